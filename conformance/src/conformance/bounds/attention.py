@@ -1,0 +1,102 @@
+"""The bounds of sdpa and mha: the pipeline once more, in arithmetic that carries its error along."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..oracle.sdpa import visible_keys
+from .arithmetic import Arithmetic, Bounded
+from .softmax import bound_softmax
+
+Tensors = dict[str, np.ndarray]
+
+# Roundings of one term of a score beside those of the sum: the scale itself (sqrt, division, rounding to the type) and
+# the product with q.
+SCALE_ROUNDINGS = 4
+
+
+def bound_softmax_op(arithmetic: Arithmetic, x: np.ndarray) -> Tensors:
+    """The op softmax: exact logits, so only its own rounding."""
+    result = bound_softmax(arithmetic, arithmetic.exact(x), x != -np.inf, None)
+    return {"output": result.weights.error, "lse": result.lse.error}
+
+
+def bound_sdpa(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
+    """The op sdpa: exact q, k and v."""
+    q, k, v = (arithmetic.exact(inputs[name]) for name in ("q", "k", "v"))
+    steps = propagate_sdpa(arithmetic, config, inputs, q, k, v)
+    return {name: step.error for name, step in steps.items()}
+
+
+def bound_mha(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
+    """The op mha: q, k and v carry the error of their projections."""
+    heads = config["num_heads"]
+    kv_heads = config.get("num_kv_heads") or heads
+    context = inputs.get("context", inputs["x"])
+    q, k, v = (
+        _split(_linear(arithmetic, arithmetic.exact(source), inputs, name), count)
+        for source, name, count in (
+            (inputs["x"], "q", heads),
+            (context, "k", kv_heads),
+            (context, "v", kv_heads),
+        )
+    )
+    steps = propagate_sdpa(arithmetic, config, inputs, q, k, v)
+    B, H, T, Dv = steps["output"].value.shape
+    merged = Bounded(*(x.swapaxes(1, 2).reshape(B, T, H * Dv) for x in steps["output"]))
+    output = _linear(arithmetic, merged, inputs, "o")
+    return {"output": output.error, "weights": steps["weights"].error, "lse": steps["lse"].error}
+
+
+def propagate_sdpa(
+    arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors, q: Bounded, k: Bounded, v: Bounded
+) -> dict[str, Bounded]:
+    """Every step of sdpa on q (B, Hq, Tq, D), k (B, Hkv, Tk, D), v (B, Hkv, Tk, Dv) that may be uncertain."""
+    B, Hq, Tq, D = q.value.shape
+    _, Hkv, Tk, _ = k.value.shape
+    group = Hq // max(Hkv, 1)
+    k, v = (Bounded(*(np.repeat(x, group, axis=1) for x in y)) for y in (k, v))
+    scale = config.get("scale")
+    scale = 1 / math.sqrt(D) if scale is None else scale
+
+    k_t = Bounded(k.value.swapaxes(-1, -2), k.error.swapaxes(-1, -2))
+    scores = arithmetic.matmul(arithmetic.scale(q, scale), k_t, SCALE_ROUNDINGS)
+    capped = scores if config.get("softcap") is None else arithmetic.softcap(scores, config["softcap"])
+    shown = np.zeros((B, Hq, Tq, Tk), dtype=bool)
+    for b, h, i in np.ndindex(B, Hq, Tq):
+        shown[b, h, i] = visible_keys(config, inputs, b, h, i, (B, Hq, Tq, Tk))
+    biased = capped
+    if "bias" in inputs:
+        bias = np.broadcast_to(inputs["bias"], (B, Hq, Tq, Tk))
+        biased = arithmetic.add(capped, arithmetic.exact(bias))
+        shown &= bias != -np.inf
+    sink = (
+        np.broadcast_to(inputs["sinks"].astype(np.float64)[:, None], (B, Hq, Tq))
+        if "sinks" in inputs
+        else None
+    )
+    weights, lse = bound_softmax(arithmetic, biased, shown, sink)
+    # An online softmax rescales its sum of values with the sum of weights, so the weights' bound covers it.
+    output = arithmetic.matmul(weights, v)
+    output = Bounded(output.value, np.where(shown.any(axis=-1, keepdims=True), output.error, 0))
+    return {
+        "output": output,
+        "weights": weights,
+        "lse": lse,
+        "scores": scores,
+        "capped": capped,
+        "biased": biased,
+    }
+
+
+def _linear(arithmetic: Arithmetic, x: Bounded, inputs: Tensors, name: str) -> Bounded:
+    """x Wᵀ + b."""
+    y = arithmetic.matmul(x, arithmetic.exact(inputs[f"w_{name}"].T))
+    bias = inputs.get(f"b_{name}")
+    return y if bias is None else arithmetic.add(y, arithmetic.exact(bias))
+
+
+def _split(x: Bounded, heads: int) -> Bounded:
+    B, T, width = x.value.shape
+    return Bounded(*(part.reshape(B, T, heads, width // heads).swapaxes(1, 2) for part in x))

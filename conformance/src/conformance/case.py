@@ -1,0 +1,93 @@
+"""What a case is, and the manifest of a suite.
+
+One description serves conformance, benchmark and page: a case knows its op, config, what it catches, its files, and
+what it costs. `docs/fixtures.md` describes the format for people who bring suites of their own.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+Dtype = Literal["f32", "f64"]
+Tensors = dict[str, np.ndarray]
+
+NUMPY_DTYPES: dict[str, type] = {"f32": np.float32, "f64": np.float64}
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a flag means: the bug that its cases catch, what harm that bug does, and where it was seen."""
+
+    bug: str
+    effect: str
+    link: str | None = None
+
+
+class Files(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The files of one case in one dtype; paths relative to the manifest. An error case has no expected file."""
+
+    inputs: str
+    expected: str | None = None
+    sha256: dict[str, str] = {}
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One question to a port, and how its answer is judged.
+
+    id: permanent, path-like. want: the outputs judged; empty = all that the expected file holds.
+    features: what a port must claim before it is asked. flags: names of notes. note: what this very case shows.
+    error: the code that must come instead of a result. steps: for a cache script, the code of each step.
+    exact: outputs that must be equal bit for bit; all others are held to the derived bound.
+    flops, bytes: multiply-adds counted as two, and bytes of inputs and outputs, of one evaluation in f32.
+    native_rtol: the plain tolerance of the native walkers, where 1e-4 does not fit.
+    """
+
+    id: str
+    op: str
+    config: dict[str, Any]
+    files: dict[str, Files]
+    want: list[str] = []
+    features: list[str] = []
+    flags: list[str] = []
+    note: str = ""
+    error: str | None = None
+    steps: list[str] | None = None
+    exact: list[str] = []
+    shapes: dict[str, list[int]] = {}
+    flops: int = 0
+    bytes: int = 0
+    native_rtol: float | None = None
+
+
+class Suite(msgspec.Struct, frozen=True):
+    """A folder of cases: `manifest.json` and the files that it names."""
+
+    suite: str
+    version: int
+    cases: list[Case]
+    notes: dict[str, Note] = {}
+
+
+def read_suite(folder: Path) -> Suite:
+    """The manifest of the folder. Raises FileNotFoundError, msgspec.ValidationError."""
+    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Suite)
+
+
+def encode_suite(suite: Suite) -> bytes:
+    """The manifest as text, stable from run to run."""
+    return msgspec.json.format(msgspec.json.encode(suite, order="deterministic"), indent=1) + b"\n"
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Every tensor of a safetensors file."""
+    return load_file(path)
+
+
+def write_tensors(path: Path, tensors: Tensors) -> str:
+    """Writes the file (C order, sorted by the format itself) and returns its sha256."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: np.array(x, order="C") for name, x in tensors.items()}, path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()

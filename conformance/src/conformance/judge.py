@@ -1,0 +1,179 @@
+"""The one place where an answer is compared with what is right.
+
+Order: status and code, then names, dtype and shape, then values. A value passes when it is within its derived bound;
+NaN must be NaN, an infinity the same infinity. Outputs that a case calls exact must be equal.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .bounds import derive
+from .case import NUMPY_DTYPES, Case, Tensors, read_tensors
+from .oracle import answer as oracle_answer
+from .outcome import Difference, Judgement
+
+STEP_ORDER = ("scores", "capped", "biased", "weights", "lse", "output")
+
+
+def judge_answer(
+    case: Case,
+    dtype: str,
+    answer: Mapping[str, Any],
+    inputs: Tensors,
+    expected: Tensors | None,
+    outputs_path: Path,
+) -> Judgement:
+    """The outcome of an answer that came: pass, fail, error or unsupported."""
+    status = answer.get("status")
+    if status == "unsupported":
+        return Judgement("unsupported", f"unsupported: {answer.get('feature')}")
+    if status == "error":
+        return _judge_error(case, answer)
+    if status != "ok":
+        return Judgement("fail", f"status: expected ok, unsupported or error, got {status!r}")
+    if case.error is not None:
+        return Judgement("fail", f"expected the error {case.error}, got a result")
+    if case.steps is not None and answer.get("steps") != case.steps:
+        return Judgement("fail", _step_codes(case.steps, answer.get("steps")))
+    if not outputs_path.exists():
+        return Judgement("fail", "status ok, but no file of outputs")
+    assert expected is not None
+    try:
+        got = read_tensors(outputs_path)
+    except Exception as error:  # whatever a broken file provokes in the reader
+        return Judgement("fail", f"outputs: expected a safetensors file, got {error}")
+    return judge_tensors(case, dtype, inputs, expected, got)
+
+
+def judge_tensors(case: Case, dtype: str, inputs: Tensors, expected: Tensors, got: Tensors) -> Judgement:
+    """pass or fail, with the largest share of a bound and the worst element."""
+    names = case.want or sorted(expected)
+    if sorted(got) != sorted(names):
+        return Judgement("fail", f"outputs: expected exactly {sorted(names)}, got {sorted(got)}")
+    bounds = _bounds(case, dtype, inputs, names, expected)
+    share = max_abs = max_ulp = 0.0
+    worst: Difference | None = None
+    for name in names:
+        difference = _same_form(name, dtype, expected[name], got[name])
+        if difference is not None:
+            return Judgement("fail", _say(difference), difference=difference)
+        found = compare(name, dtype, expected[name], got[name], bounds[name])
+        max_abs, max_ulp = max(max_abs, found.max_abs), max(max_ulp, found.max_ulp)
+        if found.share > share or (found.difference and worst is None):
+            share = max(share, found.share)
+            worst = found.difference or worst
+    if worst is not None:
+        return Judgement("fail", _say(worst), share, max_abs, max_ulp, worst)
+    return Judgement("pass", "", share, max_abs, max_ulp)
+
+
+def compare(name: str, dtype: str, expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> Judgement:
+    """One tensor, of the right dtype and shape, element by element."""
+    want, have = expected.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(want)
+    wrong_kind = (
+        (np.isnan(want) != np.isnan(have))
+        | (~finite & ~np.isnan(want) & (want != have))
+        | (finite & ~np.isfinite(have))
+    )
+    if wrong_kind.any():
+        element = np.argwhere(wrong_kind)[0]
+        reason = "NaN or infinity where there should be none, or none where there should"
+        return Judgement(
+            "fail", share=np.inf, difference=_difference(name, reason, element, want, have, bound)
+        )
+    error = np.where(finite, np.abs(np.where(finite, want, 0) - np.where(finite, have, 0)), 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(error == 0, 0, error / bound)
+        ulp = error / np.spacing(np.where(finite, np.abs(want), 1).astype(NUMPY_DTYPES[dtype])).astype(
+            np.float64
+        )
+    share, max_abs, max_ulp = (float(x.max(initial=0)) for x in (shares, error, ulp))
+    if not share <= 1:
+        element = np.unravel_index(
+            int(np.nanargmax(np.where(np.isnan(shares), np.inf, shares))), shares.shape
+        )
+        return Judgement(
+            "fail",
+            "",
+            share,
+            max_abs,
+            max_ulp,
+            _difference(name, "out of its bound", element, want, have, bound),
+        )
+    return Judgement("pass", "", share, max_abs, max_ulp)
+
+
+def first_different_step(case: Case, dtype: str, inputs: Tensors, got: Tensors) -> Difference | None:
+    """Of the intermediates in `got`, the first in the order of the pipeline that is out of its bound."""
+    expected = oracle_answer(case.op, case.config, inputs, case.steps)
+    bounds = derive(case.op, case.config, inputs, dtype, case.steps)
+    for name in (step for step in STEP_ORDER if step in got):
+        form = _same_form(name, dtype, expected[name], got[name])
+        found = form or compare(name, dtype, expected[name], got[name], bounds[name]).difference
+        if found is not None:
+            return found
+    return None
+
+
+_derived: dict[tuple[str, str, str], Tensors] = {}
+
+
+def _bounds(case: Case, dtype: str, inputs: Tensors, names: list[str], expected: Tensors) -> Tensors:
+    """Zero for what is exact; integers are always exact. All ports answer the same case: it is derived once."""
+    exact = {name for name in names if name in case.exact or expected[name].dtype.kind != "f"}
+    key = (case.id, dtype, case.files[dtype].sha256.get("inputs", ""))
+    bounds = _derived.get(key)
+    if bounds is None:
+        bounds = {} if exact == set(names) else derive(case.op, case.config, inputs, dtype, case.steps)
+        if key[2]:
+            _derived[key] = bounds
+    return {name: np.zeros(expected[name].shape) if name in exact else bounds[name] for name in names}
+
+
+def _judge_error(case: Case, answer: Mapping[str, Any]) -> Judgement:
+    code, message = answer.get("code"), str(answer.get("message", ""))
+    if case.error is None:
+        return Judgement("error", f"{code}: {message}")
+    if code != case.error:
+        return Judgement("fail", f"expected the error {case.error}, got {code}: {message}")
+    return Judgement("pass", message)
+
+
+def _step_codes(expected: list[str], got: Any) -> str:
+    if not isinstance(got, list) or len(got) != len(expected):
+        return f"steps: expected {len(expected)} codes, got {got}"
+    number = next(n for n, pair in enumerate(zip(expected, got, strict=True)) if pair[0] != pair[1])
+    return f"steps: step {number}: expected {expected[number]}, got {got[number]}"
+
+
+def _same_form(name: str, dtype: str, expected: np.ndarray, got: np.ndarray) -> Difference | None:
+    want = np.dtype(NUMPY_DTYPES[dtype]) if expected.dtype.kind == "f" else expected.dtype
+    if got.dtype != want:
+        return Difference(name, "wrong dtype", expected=str(want), got=str(got.dtype))
+    if got.shape != expected.shape:
+        return Difference(name, "wrong shape", expected=str(expected.shape), got=str(got.shape))
+    return None
+
+
+def _difference(
+    name: str, reason: str, element: Any, want: np.ndarray, have: np.ndarray, bound: np.ndarray
+) -> Difference:
+    at = tuple(int(n) for n in element)
+    return Difference(
+        name,
+        reason,
+        list(at),
+        f"{want[at]:.9g}",
+        f"{have[at]:.9g}",
+        f"{np.broadcast_to(bound, want.shape)[at]:.3g}",
+    )
+
+
+def _say(difference: Difference) -> str:
+    where = f"{difference.tensor}{difference.element}" if difference.element else difference.tensor
+    bound = f" (bound {difference.bound})" if difference.bound else ""
+    return f"{where}: {difference.reason}: expected {difference.expected}, got {difference.got}{bound}"
