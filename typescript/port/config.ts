@@ -1,0 +1,85 @@
+/** From a request's JSON and tensors to the arguments of the library, for what sdpa, mha and attend share. */
+
+import {
+  type AttentionOptions,
+  type BoolTensor,
+  DtypeMismatch,
+  type FloatArray,
+  type IntTensor,
+  InvalidConfig,
+  type Mask,
+  type Tensor,
+  type TensorArray,
+  Unsupported,
+} from "../src/index.ts";
+import { InvalidRequest } from "./errors.ts";
+import { isReadable, type Tensors } from "./safetensors.ts";
+
+/** A JSON object whose values nobody has looked at yet; the library tests them. */
+export type Config = Readonly<Record<string, unknown>>;
+
+/** What the library's types promise to it, unproven: its own checks find out. */
+export type AnyTensor = Tensor<FloatArray> & BoolTensor & IntTensor;
+
+/**
+ * The tensor of that name.
+ *
+ * @throws InvalidRequest when the file lacks it, Unsupported for a float type and DtypeMismatch for another type
+ * that this port does not compute with.
+ */
+export function required(tensors: Tensors, name: unknown): AnyTensor {
+  const stored = typeof name === "string" ? tensors.get(name) : undefined;
+  if (stored === undefined) {
+    throw new InvalidRequest(`inputs: expected a tensor ${name}, got ${[...tensors.keys()].join(", ")}`);
+  }
+  const { dtype, shape, data } = stored;
+  if (dtype.includes("F") && !isReadable(dtype)) throw new Unsupported(`dtype.${dtype.toLowerCase()}`);
+  if (!isReadable(dtype))
+    throw new DtypeMismatch(`inputs: ${name}: expected F32, F64, I64 or BOOL, got ${dtype}`);
+  const tensor: Tensor<TensorArray> = { data, shape };
+  return tensor as AnyTensor;
+}
+
+export function optional(tensors: Tensors, name: string): AnyTensor | null {
+  return tensors.has(name) ? required(tensors, name) : null;
+}
+
+/** Of sdpa and mha, whose tensors have fixed names. */
+export function attentionOptions(config: Config, tensors: Tensors): AttentionOptions {
+  const offsets = optional(tensors, "q_offset");
+  if (offsets !== null && config.q_offset != null) {
+    throw new InvalidConfig(`q_offset: expected a tensor or a number, got both`);
+  }
+  const mask = {
+    ...plainConditions(config),
+    keep: optional(tensors, "mask"),
+    kvLengths: optional(tensors, "kv_lengths"),
+    qOffset: offsets ?? plainOffset(config),
+  };
+  return { ...plainOptions(config), mask, bias: optional(tensors, "bias") };
+}
+
+/** Of an attend step, which names its tensors. */
+export function stepOptions(step: Config, tensors: Tensors): AttentionOptions {
+  const named = (name: unknown) => (name == null ? null : required(tensors, name));
+  const qOffset = typeof step.q_offset === "string" ? required(tensors, step.q_offset) : plainOffset(step);
+  const mask = { ...plainConditions(step), keep: named(step.mask), qOffset };
+  return { ...plainOptions(step), mask, bias: named(step.bias) };
+}
+
+function plainConditions(config: Config): Mask {
+  return { causal: config.causal, window: config.window } as Mask;
+}
+
+function plainOptions(config: Config): AttentionOptions {
+  return { scale: config.scale, softcap: config.softcap } as AttentionOptions;
+}
+
+/** A list is a tensor's business, never the config's. */
+function plainOffset(config: Config): number | null {
+  const offset = config.q_offset;
+  if (typeof offset === "object" && offset !== null) {
+    throw new InvalidConfig(`q_offset: expected an integer, got ${JSON.stringify(offset)}`);
+  }
+  return offset as number | null;
+}

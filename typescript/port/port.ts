@@ -1,0 +1,159 @@
+/**
+ * The port `typescript`: answers one JSON request a line on stdin with one line on stdout (docs/protocol.md),
+ * until `stop` or the end of the input. Logs go to stderr.
+ */
+
+import { readFileSync, writeSync } from "node:fs";
+import { Unsupported } from "../src/index.ts";
+import { type Plan, timeCall } from "./bench.ts";
+import { codeOf, InvalidRequest } from "./errors.ts";
+import { type Call, OPS, prepare } from "./ops.ts";
+import { readTensors, writeTensors } from "./safetensors.ts";
+
+type Json = Record<string, unknown>;
+
+const PROTOCOL = 1;
+const NEWLINE = 0x0a;
+
+/** The state between requests: whether it was started, and the case that was benched last. */
+class Port {
+  stopped = false;
+  #started = false;
+  #benched: { key: string; call: Call } | null = null;
+
+  /** The answer to one line; never throws. */
+  answer(line: string): Json {
+    let echo: Json = {};
+    try {
+      const request = parse(line);
+      if ("seq" in request) echo = { seq: request.seq };
+      return { ...echo, ...this.#dispatch(request) };
+    } catch (error) {
+      if (error instanceof Unsupported) return { ...echo, status: "unsupported", feature: error.feature };
+      const code = codeOf(error);
+      if (code === "internal") console.error(error);
+      const message = code === "internal" ? String(error) : (error as Error).message;
+      return { ...echo, status: "error", code, message };
+    }
+  }
+
+  #dispatch(request: Json): Json {
+    const { cmd } = request;
+    if (cmd === "start") return this.#start(request);
+    if (cmd === "stop") {
+      this.stopped = true;
+      return { status: "ok" };
+    }
+    if (cmd !== "run" && cmd !== "bench") {
+      throw new InvalidRequest(`cmd: expected start, run, bench or stop, got ${cmd}`);
+    }
+    if (!this.#started) throw new InvalidRequest(`cmd: expected start first, got ${cmd}`);
+    return cmd === "run" ? this.#run(request) : this.#bench(request);
+  }
+
+  #start({ protocol, threads = 1 }: Json): Json {
+    if (protocol !== PROTOCOL) throw new InvalidRequest(`protocol: expected ${PROTOCOL}, got ${protocol}`);
+    whole("threads", threads, 1);
+    this.#started = true;
+    return {
+      status: "ok",
+      protocol: PROTOCOL,
+      name: "typescript",
+      language: "TypeScript",
+      version: JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")).version,
+      runtime: `Node.js ${process.version}, V8 ${process.versions.v8}`,
+      threads: 1, // whatever was granted: every rung here is single-threaded
+      isa: [],
+      ops: OPS,
+    };
+  }
+
+  #run(request: Json): Json {
+    const outputs = path("outputs", request.outputs);
+    const call = prepare(request, readTensors(path("inputs", request.inputs)));
+    const result = call.evaluate();
+    writeTensors(outputs, call.outputs(result));
+    const steps = call.steps?.(result);
+    return steps === undefined ? { status: "ok" } : { status: "ok", steps };
+  }
+
+  #bench(request: Json): Json {
+    const { warmup = 1, samples = 5, min_sample_ns = 0, outputs } = request;
+    const plan: Plan = {
+      warmup: whole("warmup", warmup, 0),
+      samples: whole("samples", samples, 1),
+      minSampleNs: whole("min_sample_ns", min_sample_ns, 0),
+    };
+    const call = this.#prepareOnce(request);
+    const { firstNs, evals, samplesNs, last } = timeCall(() => call.evaluate(), plan);
+    if (outputs != null) writeTensors(path("outputs", outputs), call.outputs(last));
+    return { status: "ok", first_ns: firstNs, evals, samples_ns: samplesNs };
+  }
+
+  /** The call that was prepared for the same case before, so that repeated requests read nothing again. */
+  #prepareOnce(request: Json): Call {
+    const inputs = path("inputs", request.inputs);
+    const { case: id, op, variant, config, want } = request;
+    const key = JSON.stringify([id, op, variant, config, want, inputs]);
+    if (this.#benched?.key !== key) {
+      this.#benched = null; // frees the old tensors before the new ones are read
+      this.#benched = { key, call: prepare(request, readTensors(inputs)) };
+    }
+    return this.#benched.call;
+  }
+}
+
+function parse(line: string): Json {
+  let request: unknown;
+  try {
+    request = JSON.parse(line);
+  } catch (error) {
+    throw new InvalidRequest(`request: expected a line of JSON, got ${(error as Error).message}`);
+  }
+  if (typeof request === "object" && request !== null && !Array.isArray(request)) return request as Json;
+  throw new InvalidRequest(`request: expected a JSON object, got ${line}`);
+}
+
+function path(name: string, value: unknown): string {
+  if (typeof value === "string") return value;
+  throw new InvalidRequest(`${name}: expected a path, got ${value}`);
+}
+
+function whole(name: string, value: unknown, least: number): number {
+  if (Number.isInteger(value) && (value as number) >= least) return value as number;
+  throw new InvalidRequest(`${name}: expected an integer >= ${least}, got ${value}`);
+}
+
+/** The lines of stdin, split at the byte: a chunk may end inside a character. */
+async function* lines(): AsyncGenerator<string> {
+  let pending: Buffer[] = [];
+  for await (const chunk of process.stdin as AsyncIterable<Buffer>) {
+    let start = 0;
+    for (let end = chunk.indexOf(NEWLINE); end >= 0; end = chunk.indexOf(NEWLINE, start)) {
+      yield Buffer.concat([...pending, chunk.subarray(start, end)]).toString("utf8");
+      pending = [];
+      start = end + 1;
+    }
+    if (start < chunk.length) pending.push(chunk.subarray(start));
+  }
+  if (pending.length > 0) yield Buffer.concat(pending).toString("utf8");
+}
+
+/** Written before the next request is looked at; a pipe that is full for the moment is tried again. */
+function writeLine(answer: Json): void {
+  const bytes = Buffer.from(`${JSON.stringify(answer)}\n`);
+  for (let sent = 0; sent < bytes.length; ) {
+    try {
+      sent += writeSync(1, bytes, sent);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EAGAIN") throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1); // a millisecond
+    }
+  }
+}
+
+const port = new Port();
+for await (const line of lines()) {
+  writeLine(port.answer(line));
+  if (port.stopped) break;
+}

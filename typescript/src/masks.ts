@@ -1,0 +1,76 @@
+/**
+ * Which query may see which key.
+ *
+ * A `Mask` holds conditions, and a slot is visible when all of them allow it. They are about *positions*:
+ * query i stands at position p = i + qOffset, key j at position j.
+ *
+ *     causal      j <= p
+ *     window      p - left <= j <= p + right
+ *     kvLengths   j < kvLengths[b]
+ *     keep        keep[b, h, i, j]
+ *
+ * Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
+ */
+
+import { checkMask } from "./checks.ts";
+import { type BoolTensor, broadcastIndex, type Lengths, toNumbers } from "./tensor.ts";
+
+/** The conditions of one call; an empty one hides nothing. null and undefined both mean absent; 0 is 0. */
+export interface Mask {
+  /** true (not 0) = attend; right-aligned broadcastable to (B, Hq, Tq, Tk), so rank 3 is (Hq, Tq, Tk). */
+  readonly keep?: BoolTensor | null;
+  /** No query sees a key that stands after it. */
+  readonly causal?: boolean | null;
+  /** [left, right]: how many keys on each side of itself a query sees; null = open on that side. */
+  readonly window?: readonly [number | null, number | null] | null;
+  /** (B,): how many keys of each row exist. */
+  readonly kvLengths?: Lengths | null;
+  /**
+   * The position of query 0, one for all rows or (B,). Absent = 0; a cache aligns the last query with the
+   * last position of its row instead.
+   */
+  readonly qOffset?: number | Lengths | null;
+}
+
+/**
+ * The mask as a table (B, Hq, Tq, Tk), 1 = attend.
+ *
+ * @throws ShapeMismatch, DtypeMismatch, InvalidConfig.
+ */
+export function visible(mask: Mask, B: number, Hq: number, Tq: number, Tk: number): BoolTensor {
+  checkMask("visible", mask, [B, Hq, Tq, Tk]);
+  const { keep, causal, kvLengths, qOffset } = mask;
+  const left = mask.window?.[0] ?? Infinity;
+  const right = mask.window?.[1] ?? Infinity;
+  const lengths = kvLengths == null ? null : toNumbers(kvLengths); // (B,)
+  const offsets = typeof qOffset === "object" && qOffset !== null ? toNumbers(qOffset) : null; // (B,)
+  const keepAt = broadcastIndex(keep?.shape ?? []);
+  const table = new Uint8Array(B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
+  let slot = 0;
+
+  for (let b = 0; b < B; b++) {
+    const length = lengths?.[b] ?? Tk;
+    const offset = offsets?.[b] ?? (qOffset as number | null) ?? 0;
+    for (let h = 0; h < Hq; h++) {
+      for (let i = 0; i < Tq; i++) {
+        // 1. positions: of the query; key j stands at j
+        const p = i + offset;
+        for (let j = 0; j < Tk; j++, slot++) {
+          // 2. causal: nothing after the query
+          const notAfter = !causal || j <= p;
+
+          // 3. window: nothing too far to the left or to the right
+          const near = p - left <= j && j <= p + right;
+
+          // 4. lengths: nothing beyond the end of the row
+          const exists = j < length;
+
+          // 5. keep: nothing that the caller excludes
+          const kept = keep == null || keep.data[keepAt(b, h, i, j)] !== 0;
+          table[slot] = notAfter && near && exists && kept ? 1 : 0;
+        }
+      }
+    }
+  }
+  return { data: table, shape: [B, Hq, Tq, Tk] };
+}

@@ -1,0 +1,97 @@
+/**
+ * What this package takes and gives: a typed array with the sizes of its axes, in row-major order.
+ *
+ * The array may be a view into a larger buffer; only its own elements are read. The element type of the
+ * inputs is that of the results: values are rounded to it where they are stored, and sums run in doubles in
+ * between.
+ */
+
+/** The element types that can be computed with. */
+export type FloatArray = Float32Array | Float64Array;
+
+/** Every element type that an argument can have. */
+export type TensorArray = FloatArray | Uint8Array | BigInt64Array;
+
+/** `data` holds as many elements as the product of `shape`, the last axis being the fastest. */
+export interface Tensor<A extends TensorArray = FloatArray> {
+  readonly data: A;
+  readonly shape: readonly number[];
+}
+
+/** 0 is false, anything else is true. */
+export type BoolTensor = Tensor<Uint8Array>;
+
+export type IntTensor = Tensor<BigInt64Array>;
+
+/** One whole number for each row of a batch: a plain list, or an int64 tensor (B,). */
+export type Lengths = readonly number[] | IntTensor;
+
+/** The array type behind each name of a float type. */
+export interface FloatArrays {
+  float32: Float32Array;
+  float64: Float64Array;
+}
+
+export type FloatDtype = keyof FloatArrays;
+
+const DTYPES: Readonly<Record<string, string>> = {
+  Float32Array: "float32",
+  Float64Array: "float64",
+  Uint8Array: "bool",
+  BigInt64Array: "int64",
+};
+
+/** The element type of a tensor by name, also for an array of a subclass or of another realm. */
+export function dtypeOf(x: Tensor<TensorArray>): string {
+  const kind: string = x.data?.[Symbol.toStringTag] ?? typeof x.data;
+  return DTYPES[kind] ?? kind;
+}
+
+/** How many elements a shape has; 1 for rank 0. */
+export function sizeOf(shape: readonly number[]): number {
+  return shape.reduce((product, n) => product * n, 1);
+}
+
+/** A tensor of zeros. */
+export function zeros<T extends FloatDtype>(dtype: T, shape: readonly number[]): Tensor<FloatArrays[T]> {
+  const data = dtype === "float32" ? new Float32Array(sizeOf(shape)) : new Float64Array(sizeOf(shape));
+  return { data: data as FloatArrays[T], shape };
+}
+
+/** A tensor of zeros with the element type of `x`. */
+export function zerosLike<A extends FloatArray>(x: Tensor<A>, shape: readonly number[]): Tensor<A> {
+  return zeros(dtypeOf(x) as FloatDtype, shape) as Tensor<A>;
+}
+
+/** The sizes of a tensor whose rank has been checked. */
+export function sizes3(x: Tensor<TensorArray>): [number, number, number] {
+  return x.shape as unknown as [number, number, number];
+}
+
+/** The sizes of a tensor whose rank has been checked. */
+export function sizes4(x: Tensor<TensorArray>): [number, number, number, number] {
+  return x.shape as unknown as [number, number, number, number];
+}
+
+/**
+ * Where element (b, h, i, j) stands in a tensor that broadcasts to (B, H, Tq, Tk): shapes are aligned at the
+ * right, and an axis that is missing or of size 1 is not stepped along.
+ */
+export function broadcastIndex(
+  shape: readonly number[],
+): (b: number, h: number, i: number, j: number) => number {
+  const strides: [number, number, number, number] = [0, 0, 0, 0];
+  let step = 1;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    const n = shape[axis]!;
+    strides[axis + 4 - shape.length] = n === 1 ? 0 : step;
+    step *= n;
+  }
+  const [ofB, ofH, ofI, ofJ] = strides;
+  return (b, h, i, j) => b * ofB + h * ofH + i * ofI + j * ofJ;
+}
+
+/** Lengths as plain numbers, a fresh list (B,). */
+export function toNumbers(lengths: Lengths): number[] {
+  return "data" in lengths ? Array.from(lengths.data, Number) : [...lengths];
+}
