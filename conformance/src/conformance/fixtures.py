@@ -75,6 +75,10 @@ def load_suites(ops: Sequence[str] | None = None, *, include_bench: bool = False
             )
     for suite in loaded:
         fill_cache(suite)
+    if ops is None or "mha" in ops:
+        from .minilm.suite import ensure_suite  # it builds on this module
+
+        loaded.append(load_folder(ensure_suite(CACHE / "minilm")))
     return loaded
 
 

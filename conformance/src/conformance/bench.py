@@ -1,0 +1,169 @@
+"""Times the ports against each other: interleaved rounds, ports that stay up, results judged first.
+
+Every port times itself, around the library call alone. The driver sends each of them one request a round, in
+an order that is rotated from round to round, with the reference twice; all others wait on their input
+meanwhile.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from .bench_file import (
+    DEFAULT_BENCH,
+    FORMAT,
+    BenchFooter,
+    BenchHeader,
+    BenchReport,
+    Cell,
+    Sample,
+    build_report,
+    write_line,
+)
+from .bench_rounds import Plan, check_cell, list_cells, time_case
+from .errors import UsageError
+from .fixtures import LoadedSuite
+from .known_failures import BAD
+from .machine import describe_machine, git_commit, now
+from .ports import Port
+from .process import kill_all
+from .progress import Bars
+from .questions import BENCH_FLAG
+from .report import PortRecord
+from .repository import ROOT
+from .run import Asker
+from .session import PATIENCE, PortFault, Session, Timeouts
+
+REFERENCE = "python"
+STARTED_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where things are, and how the run was restricted, for the report."""
+
+    described: dict[str, str] = field(default_factory=dict)
+    file: Path = DEFAULT_BENCH
+    threads: int = 1
+    timeouts: Timeouts = PATIENCE
+    root: Path = ROOT
+
+
+def run_bench(
+    ports: Sequence[Port], suites: Sequence[LoadedSuite], plan: Plan, options: Options, console: Console
+) -> BenchReport:
+    """Times every cell, writes the raw samples, returns the report. Raises UsageError without a case."""
+    started = time.monotonic()
+    cases = [(suite, case) for suite in suites for case in suite.suite.cases if BENCH_FLAG in case.flags]
+    if not cases:
+        raise UsageError(
+            f"no case is left to time: {options.described or 'the fixtures have no bench suite'}"
+        )
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    lines: list[Sample | Cell] = []
+    problems: list[str] = []
+    with ExitStack() as stack:
+        stream = stack.enter_context(options.file.open("wb"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
+        stack.callback(kill_all)
+        sessions = _start_all(stack, ports, options)
+        problems += [f"{session.port.name}: {session.given_up}" for session in sessions if session.given_up]
+        header = _describe(sessions, plan, options)
+        write_line(stream, header)
+        cells = [
+            (case, session, q)
+            for suite, case in cases
+            for session in sessions
+            for q in list_cells(session, suite, case)
+        ]
+        part_s = min(plan.most_per_cell_s, plan.seconds / max(1, len(cells)))
+        askers = {session.port.name: _ask_in(folder / session.port.name, session) for session in sessions}
+        bars = stack.enter_context(Bars(console, {"bench": len(cells)}))
+        for _, case in cases:
+            begun = time.monotonic()
+            entrants = []
+            for owner, session, question in cells:
+                if owner is case:
+                    entrant = check_cell(session, question, askers[session.port.name], plan, part_s)
+                    entrants.append(entrant)
+                    bars.tick("bench", entrant.cell.outcome in BAD)
+            samples = time_case(entrants, plan, header.reference)
+            found: list[Sample | Cell] = [*(entrant.cell for entrant in entrants), *samples]
+            for line in found:
+                write_line(stream, line)
+                lines.append(line)
+            for entrant in entrants:
+                if entrant.cell.outcome in BAD:
+                    problems.append(
+                        f"{entrant.name} {case.id}: {entrant.cell.outcome}: {entrant.cell.message}"
+                    )
+            bars.say(f"{case.id:<28} {len(entrants)} cells ({time.monotonic() - begun:.1f} s)")
+        if not any(isinstance(line, Sample) for line in lines):
+            problems.append("nothing was timed")
+        footer = BenchFooter(
+            cells=len(cells),
+            samples=sum(isinstance(line, Sample) for line in lines),
+            ok=not problems,
+            problems=problems,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        write_line(stream, footer)
+    return build_report(header, lines, footer)
+
+
+def with_reference(chosen: Sequence[Port], known: Sequence[Port]) -> list[Port]:
+    """The chosen ports and, first of all, the reference that they are compared with."""
+    return [port for port in known if port.name == REFERENCE and port not in chosen] + list(chosen)
+
+
+def _ask_in(folder: Path, session: Session) -> Asker:
+    folder.mkdir()
+    return Asker(session, folder)
+
+
+def _start_all(stack: ExitStack, ports: Sequence[Port], options: Options) -> list[Session]:
+    """Every port, started. One that does not start stays in the list and says why."""
+
+    def start(session: Session) -> None:
+        with suppress(PortFault):
+            session.start()
+
+    sessions = [
+        stack.enter_context(
+            Session(port, threads=options.threads, timeouts=options.timeouts, root=options.root)
+        )
+        for port in ports
+    ]
+    with ThreadPoolExecutor(STARTED_AT_ONCE) as pool:
+        list(pool.map(start, sessions))
+    return sessions
+
+
+def _describe(sessions: Sequence[Session], plan: Plan, options: Options) -> BenchHeader:
+    ports = [session.port for session in sessions]
+    first = next((s for s in sessions if s.port.name == REFERENCE and s.claims), None) or next(
+        (s for s in sessions if s.claims), sessions[0]
+    )
+    return BenchHeader(
+        format=FORMAT,
+        version=version("conformance"),
+        date=now(),
+        commit=git_commit(),
+        machine=describe_machine(),
+        mode=plan.mode,
+        rounds=plan.rounds,
+        threads=options.threads,
+        reference=first.port.name,
+        ports=[
+            PortRecord(port.name, port.language, port.kind, port.homepage, session.claims, session.given_up)
+            for port, session in zip(ports, sessions, strict=True)
+        ],
+        narrowing=options.described,
+    )

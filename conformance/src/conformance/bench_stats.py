@@ -1,0 +1,148 @@
+"""From raw samples to the numbers people look at.
+
+Noise makes a call slower and never faster, so the minimum is the robust estimate and the median the next.
+Machines drift, so a cell is compared with the reference of its own round only; how far two measurements of
+the *same* thing in one round are apart (A against A) is the noise floor, below which no difference is
+claimed.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .outcome import Outcome
+
+if TYPE_CHECKING:
+    from .bench_file import Cell, Sample
+
+TOO_MANY_THREADS = 1.3  # processor seconds a second: more than one thread was at work
+BUSY = 0.85  # processor seconds a second: the machine had other work to do
+
+
+class BenchRow(msgspec.Struct, frozen=True):
+    """The numbers of one cell. Times are nanoseconds per evaluation; 0 where there is none.
+
+    speed: how many times as fast as the reference, the median over the rounds; speed_low and speed_high: the
+    lowest and the highest round. rounds: how many there were; 0 = not timed, and note or message says why.
+    cpu: processor seconds per second of wall time. share: of the error bound, in the result that was checked.
+    """
+
+    case: str
+    op: str
+    port: str
+    variant: str
+    first: bool
+    outcome: Outcome
+    message: str
+    note: str
+    share: float
+    first_ns: float
+    min_ns: float
+    median_ns: float
+    speed: float
+    speed_low: float
+    speed_high: float
+    rounds: int
+    cpu: float
+    peak_bytes: int
+    flops: int
+    bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """10^9 floating-point operations a second, at the minimum; 0 where unknown."""
+        return self.flops / self.min_ns if self.min_ns else 0.0
+
+    @property
+    def gigabytes(self) -> float:
+        """10^9 bytes of inputs and outputs a second, at the minimum; 0 where unknown."""
+        return self.bytes / self.min_ns if self.min_ns else 0.0
+
+
+def summarise(
+    cells: "Sequence[Cell]", samples: "Sequence[Sample]", reference: str
+) -> "tuple[list[BenchRow], dict[str, float]]":
+    """A row for each cell, and the noise floor of each case. reference: the port compared with."""
+    grouped: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        grouped[sample.case, sample.port, sample.variant].append(sample)
+    base = {
+        cell.case: grouped[cell.case, cell.port, cell.variant]
+        for cell in cells
+        if cell.port == reference and cell.first
+    }
+    rows = [
+        _summarise_cell(cell, grouped[cell.case, cell.port, cell.variant], base.get(cell.case, []))
+        for cell in cells
+    ]
+    return rows, {case: noise_floor(timed) for case, timed in base.items()}
+
+
+def find_warnings(rows: Sequence[BenchRow], threads: int) -> list[str]:
+    """What makes the numbers less than fair: more threads than were granted, or a machine that is busy."""
+    timed = [row for row in rows if row.rounds]
+    warnings = [
+        f"{row.port}:{row.variant} {row.case}: used {row.cpu:.1f} processors, {threads} granted"
+        for row in timed
+        if row.cpu > TOO_MANY_THREADS * threads
+    ]
+    share = median(row.cpu for row in timed) if timed else 1.0
+    if share < BUSY:
+        warnings.append(
+            f"the machine was busy: the ports got {share:.0%} of a processor while they were asked"
+        )
+    return warnings
+
+
+def noise_floor(reference: "Sequence[Sample]") -> float:
+    """By which fraction two measurements of the reference in one round were apart, in three rounds of four."""
+    first = {sample.round: median(sample.samples_ns) for sample in reference if not sample.again}
+    second = {sample.round: median(sample.samples_ns) for sample in reference if sample.again}
+    apart = sorted(abs(math.log(first[r] / second[r])) for r in first.keys() & second.keys())
+    return math.expm1(apart[math.ceil(0.75 * len(apart)) - 1]) if apart else 0.0
+
+
+def round_speeds(own: "Sequence[Sample]", reference: "Sequence[Sample]") -> list[float]:
+    """How many times as fast as the reference, for each round that has both."""
+    mine, theirs = _by_round(own), _by_round(reference)
+    return [median(theirs[r]) / median(mine[r]) for r in sorted(mine.keys() & theirs.keys())]
+
+
+def _by_round(samples: "Sequence[Sample]") -> dict[int, list[float]]:
+    """All times of a round, both measurements of the reference together."""
+    times: dict[int, list[float]] = defaultdict(list)
+    for sample in samples:
+        times[sample.round] += sample.samples_ns
+    return times
+
+
+def _summarise_cell(cell: "Cell", own: "Sequence[Sample]", reference: "Sequence[Sample]") -> BenchRow:
+    times = [ns for sample in own for ns in sample.samples_ns]
+    speeds = round_speeds(own, reference)
+    wall = sum(sample.wall_s for sample in own)
+    return BenchRow(
+        case=cell.case,
+        op=cell.op,
+        port=cell.port,
+        variant=cell.variant,
+        first=cell.first,
+        outcome=cell.outcome,
+        message=cell.message,
+        note=cell.note,
+        share=cell.share,
+        first_ns=cell.first_ns,
+        min_ns=min(times, default=0.0),
+        median_ns=median(times) if times else 0.0,
+        speed=median(speeds) if speeds else 0.0,
+        speed_low=min(speeds, default=0.0),
+        speed_high=max(speeds, default=0.0),
+        rounds=len({sample.round for sample in own}),
+        cpu=sum(sample.cpu_s for sample in own) / wall if wall else 0.0,
+        peak_bytes=cell.peak_bytes,
+        flops=cell.flops,
+        bytes=cell.bytes,
+    )

@@ -1,0 +1,182 @@
+"""Ports that break one rule each, over the real fixtures: every one must be caught, in the case that names its lie.
+
+`liars/` holds the ports. That they are caught proves two things at once: that the judge judges, and that the inputs
+tell right from wrong.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+from conformance.case import Case
+from conformance.outcome import Outcome, Result
+from conformance.questions import Narrowing
+from conformance.run import run_port
+from conformance.session import Session, Timeouts
+
+from conformance.fixtures import LoadedSuite, load_suites
+from conformance.known_failures import BAD
+from conformance.ports import Port
+
+FOLDER = Path(__file__).parent / "liars"
+# A liar that hangs is waited for this long, and one that keeps dying is given up soon.
+TIMEOUTS = Timeouts(start=60, run=1.5)
+MAX_RESTARTS = 3
+OTHERS = 5  # every so many cases are asked whatever their flags
+
+
+@dataclass(frozen=True)
+class Liar:
+    """A script, the op that it lies about, the case that must show it and how, and the flag that names the lie.
+
+    message: part of what the result says.
+    """
+
+    script: str
+    op: str
+    case: str
+    flag: str
+    outcome: Outcome = "fail"
+    message: str = ""
+
+    def __str__(self) -> str:
+        return self.script.replace(" ", "-")
+
+
+LIARS = [
+    Liar("zeros", "sdpa", "sdpa/by-hand/one-third", "ByHand", message="got 0"),
+    Liar("echo", "softmax", "softmax/by-hand/one-third", "ByHand"),
+    Liar("double_out", "softmax", "softmax/by-hand/one-third", "ByHand", message="wrong dtype"),
+    Liar("float16_inside", "sdpa", "sdpa/by-hand/one-third", "ByHand"),
+    Liar("tile", "sdpa", "sdpa/gqa/by-hand-6-2", "GqaTile"),
+    Liar("softcap_after_mask", "sdpa", "sdpa/mask/softcap-order", "SoftcapOrder"),
+    Liar("finite_sentinel -1e9", "sdpa", "sdpa/mask/fully-masked-row", "FullyMaskedRow"),
+    Liar("finite_sentinel min", "sdpa", "sdpa/mask/fully-masked-row", "FullyMaskedRow"),
+    Liar("window_off_by_one", "sdpa", "sdpa/window/left-1-causal", "WindowOffByOne"),
+    Liar("scale_zero", "sdpa", "sdpa/scale/zero", "AbsentIsNotZero"),
+    Liar("bias_dropped_at_decode", "sdpa", "sdpa/bias/decode", "BiasIsNotMask"),
+    Liar("nan_leak", "sdpa", "sdpa/poison/mask-nan", "HiddenPoison", message="NaN"),
+    Liar("last_channel", "sdpa", "sdpa/by-hand/last-channel", "VectorTail"),
+    Liar("polarity", "sdpa", "sdpa/mask/polarity", "MaskPolarity"),
+    Liar("forgets_causal", "sdpa", "sdpa/composition/causal-mask-output", "MaskComposition"),
+    Liar("lse_log2", "softmax", "softmax/by-hand/one-third", "LseNatural", message="lse"),
+    Liar("maximum_from_zero", "softmax", "softmax/large/negative", "Overflow"),
+    Liar("merged_wrong", "mha", "mha/by-hand/merge", "HeadReshape"),
+    Liar("top_left", "kv_cache", "kv_cache/by-hand/second-chunk", "ChunkedPrefill"),
+    Liar("stale_cache", "kv_cache", "kv_cache/by-hand/stale-reset", "StaleReset"),
+    Liar(
+        "always_ok",
+        "sdpa",
+        "sdpa/error/rank-3",
+        "ErrorCode",
+        message="expected the error shape_mismatch, got a",
+    ),
+    Liar("wrong_code", "sdpa", "sdpa/error/rank-3", "ErrorCode", message="shape_mismatch, got internal"),
+    Liar(
+        "partial_write", "sdpa", "sdpa/error/rank-3", "ErrorCode", message="answered error, but wrote a file"
+    ),
+    Liar(
+        "claims_what_it_lacks",
+        "sdpa",
+        "sdpa/softcap/scale-first",
+        "SoftcapOrder",
+        message="claimed all of it, then answered unsupported: softcap",
+    ),
+    Liar("log_line", "softmax", "softmax/size/2", "VectorTail", "crash", "'INFO request "),
+    Liar("death_mid_line", "softmax", "softmax/size/5", "VectorTail", "crash", "in the middle of a line"),
+    Liar("hang", "softmax", "softmax/size/5", "VectorTail", "timeout", "no answer within 1.5 s"),
+    Liar(
+        "out_of_order",
+        "softmax",
+        "softmax/by-hand/uniform",
+        "ByHand",
+        "crash",
+        "expected the answer to seq 2",
+    ),
+    Liar("duplicate", "softmax", "softmax/size/2", "VectorTail", "crash", "was followed by"),
+]
+
+
+@cache
+def suites_of(op: str) -> list[LoadedSuite]:
+    return load_suites([op])
+
+
+def choose(op: str, flag: str) -> list[LoadedSuite]:
+    """The cases that carry the flag, and some others for contrast: a liar need not be asked everything."""
+    return [
+        replace(
+            loaded,
+            suite=msgspec.structs.replace(
+                loaded.suite,
+                cases=[
+                    case for n, case in enumerate(loaded.suite.cases) if flag in case.flags or n % OTHERS == 0
+                ],
+            ),
+        )
+        for loaded in suites_of(op)
+    ]
+
+
+def cases_of(suites: list[LoadedSuite]) -> dict[str, Case]:
+    return {case.id: case for suite in suites for case in suite.suite.cases}
+
+
+def ask(script: str, suites: list[LoadedSuite]) -> list[Result]:
+    """All cases of the suites, in f32."""
+    name, *arguments = script.split()
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
+    port = Port(name=name, language="Python", kind="port", command=command)
+    with Session(port, timeouts=TIMEOUTS, max_restarts=MAX_RESTARTS) as session:
+        return run_port(session, suites, Narrowing(dtypes=["f32"]))
+
+
+@pytest.mark.parametrize("liar", LIARS, ids=str)
+def test_a_liar_is_caught_in_the_case_that_names_its_lie(liar: Liar) -> None:
+    suites = choose(liar.op, liar.flag)
+    cases = cases_of(suites)
+    results = {result.case: result for result in ask(liar.script, suites)}
+    assert list(results) == list(cases), "a fault may cost a case, but never its result"
+    bad = {case for case, result in results.items() if result.judgement.outcome in BAD}
+    judgement = results[liar.case].judgement
+    assert judgement.outcome == liar.outcome, judgement
+    assert liar.message in judgement.message
+    assert liar.flag in cases[liar.case].flags
+    assert len(bad) < len(results), "a liar is honest in something"
+
+
+@pytest.mark.parametrize("op", ["softmax", "sdpa", "mha", "kv_cache"])
+def test_the_honest_control_passes_everything(op: str) -> None:
+    results = ask("honest", suites_of(op))
+    assert [r for r in results if r.judgement.outcome != "pass"] == []
+    assert len(results) == len(cases_of(suites_of(op)))
+
+
+def test_every_liar_is_tried() -> None:
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - {"honest", "noisy"}  # noisy: test_metamorphic
+    assert scripts == {liar.script.split()[0] for liar in LIARS}
+
+
+def test_the_first_step_that_differs_is_named() -> None:
+    results = {result.case: result for result in ask("softcap_after_mask", choose("sdpa", "SoftcapOrder"))}
+    step = results["sdpa/mask/softcap-order"].judgement.first_step
+    assert step is not None
+    assert step.tensor == "weights"
+
+
+def test_a_liar_that_keeps_dying_is_given_up_and_says_so() -> None:
+    results = ask("log_line", choose("softmax", "VectorTail"))
+    given_up = [r for r in results if "given up after 3 restarts" in r.judgement.message]
+    assert given_up
+    assert {result.judgement.outcome for result in given_up} == {"crash"}
+
+
+def test_a_case_after_a_death_is_asked_again_of_a_new_process() -> None:
+    results = {
+        result.case: result.judgement.outcome
+        for result in ask("death_mid_line", choose("softmax", "VectorTail"))
+    }
+    assert [case for case, outcome in results.items() if outcome != "pass"] == ["softmax/size/5"]
