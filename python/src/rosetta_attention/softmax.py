@@ -1,0 +1,54 @@
+"""Softmax over the last axis, with its log-sum-exp.
+
+    weights_j = exp(x_j - lse),   lse = log sum_j exp(x_j)
+
+A slot of -inf is *hidden*: its weight is exactly 0. A row with nothing but hidden slots has weights 0 and lse
+-inf, never NaN: an empty sum is 0, and only then does a later merge of partial results ignore the row. NaN
+and +inf make their row NaN, except for its hidden slots.
+
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 2 ("safe softmax").
+"""
+
+import numpy as np
+
+from .arrays import Array
+from .checks import check_softmax
+
+
+def softmax(x: Array) -> Array:
+    """Softmax over the last axis of `x` (..., n), n >= 0; same shape and dtype.
+
+    Raises ShapeMismatch for rank 0, DtypeMismatch.
+    """
+    return softmax_lse(x)[0]
+
+
+def softmax_lse(x: Array, sink: Array | None = None) -> tuple[Array, Array]:
+    """Softmax and log-sum-exp of the last axis.
+
+    x: (..., n). sink: broadcastable to (...), a logit that joins the sum of its row and has no slot of its
+        own.
+
+    Returns weights (..., n) and lse (...), natural logarithm. Raises ShapeMismatch, DtypeMismatch.
+    """
+    check_softmax(x, sink)
+    sink = np.array(-np.inf, x.dtype) if sink is None else sink  # adds nothing to a sum
+
+    with np.errstate(invalid="ignore", over="ignore"):  # +inf - +inf is meant to be NaN
+        # 1. maximum: the sink takes part; a row with nothing in it is shifted by 0, since -inf - -inf is NaN
+        top = np.maximum(np.max(x, axis=-1, initial=-np.inf), sink)  # (...)
+        shift = np.where(top == -np.inf, 0, top)  # (...)
+
+        # 2. exponentials: at most 1, so they cannot overflow
+        exponentials = np.exp(x - shift[..., None])  # (..., n)
+
+        # 3. sum: at least 1, except in a row with nothing in it
+        total = np.sum(exponentials, axis=-1) + np.exp(sink - shift)  # (...)
+        total = np.where(total == 0, 1, total)  # (...)
+
+        # 4. normalise: by selection, so that a hidden slot is 0 even in a row of NaN
+        weights = np.where(x == -np.inf, 0, exponentials / total[..., None])  # (..., n)
+
+        # 5. log-sum-exp: -inf for a row with nothing in it
+        lse = top + np.log(total)  # (...)
+    return weights, lse

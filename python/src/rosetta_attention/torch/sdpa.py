@@ -1,0 +1,126 @@
+"""Scaled dot-product attention, as plain as the formula.
+
+    output = softmax(mask(softcap(scale · Q Kᵀ) + bias)) · V
+
+Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv query heads for each KV head, Tq and Tk
+query and key lengths, D head size, Dv head size of the values.
+
+A slot (one query, one key) is *hidden* when the mask hides it, its bias is -inf, or its score after the bias
+is -inf. A hidden slot has weight exactly 0, and nothing of it reaches the result: NaN in its K or V changes
+nothing.
+
+Sources: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1; Ainslie et al., "GQA", 2023
+(groups); Gemma 2 report, 2024 (softcap); gpt-oss, 2025 (sinks). The order of the steps is that of ONNX
+Attention, opset 25.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import check_sdpa
+from .masks import UNMASKED, Mask, visible
+from .softmax import softmax_lse
+
+
+class Steps(NamedTuple):
+    """Every intermediate of one call. `scores`, `capped` and `biased` are before masking."""
+
+    output: Tensor  # (B, Hq, Tq, Dv)
+    weights: Tensor  # (B, Hq, Tq, Tk)
+    lse: Tensor  # (B, Hq, Tq)
+    scores: Tensor  # (B, Hq, Tq, Tk)
+    capped: Tensor  # (B, Hq, Tq, Tk)
+    biased: Tensor  # (B, Hq, Tq, Tk)
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask = UNMASKED,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention of `q` (B, Hq, Tq, D) over `k` (B, Hkv, Tk, D) and `v` (B, Hkv, Tk, Dv): (B, Hq, Tq, Dv).
+
+    Query head h reads KV head h // G. Tq, Tk and B may be 0. The dtype of the inputs is that of the result.
+
+    mask: which key each query sees; see Mask.
+    bias: added to the scores, right-aligned broadcastable to (B, Hq, Tq, Tk); -inf hides its slot.
+    scale: None = 1/sqrt(D); an explicit 0 is 0.
+    softcap: c > 0 bounds the scores to (-c, c) by c·tanh(s/c); None = off.
+    sinks: (Hq,), a logit per head that joins the denominator of the softmax and carries no value.
+
+    Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
+    """
+    return sdpa_steps(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks).output
+
+
+def sdpa_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask = UNMASKED,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Steps:
+    """`sdpa` with all its intermediates; same arguments and errors."""
+    check_sdpa("sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    B, Hq, Tq, D = q.shape
+    _, Hkv, Tk, _ = k.shape
+    # Python floats take the dtype of the tensor they meet; NumPy scalars would widen it.
+    scale = 1 / math.sqrt(D) if scale is None else float(scale)
+    softcap = None if softcap is None else float(softcap)
+
+    # 1. scores: scale · Q Kᵀ; q is scaled first, so that a sum that fits when scaled cannot overflow
+    q_groups = _group_heads(q * scale, Hkv)  # (B, Hkv, G, Tq, D)
+    scores = q_groups @ k[:, :, None].transpose(-1, -2)  # (B, Hkv, G, Tq, Tk)
+    scores = scores.reshape(B, Hq, Tq, Tk)  # (B, Hq, Tq, Tk)
+
+    # 2. softcap: c · tanh(s / c), before the mask, which it would otherwise make finite
+    capped = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+    # 3. bias: added as it is
+    biased = capped if bias is None else capped + bias
+
+    # 4. mask: by selection, never by adding a large number
+    shown = visible(mask, B, Hq, Tq, Tk, device=q.device)  # (B, Hq, Tq, Tk)
+    if bias is not None:
+        shown &= bias != -torch.inf
+    logits = torch.where(shown, biased, -torch.inf)  # (B, Hq, Tq, Tk)
+
+    # 5. softmax: over the keys; the sinks join the sum
+    sink = None if sinks is None else sinks[:, None]  # (Hq, 1)
+    weights, lse = softmax_lse(logits, sink)  # (B, Hq, Tq, Tk), (B, Hq, Tq)
+
+    # 6. weighted sum: over the values of the visible keys
+    output = _weighted_sum(weights, v, logits != -torch.inf)  # (B, Hq, Tq, Dv)
+    return Steps(output, weights, lse, scores, capped, biased)
+
+
+def _group_heads(x: Tensor, num_kv_heads: int) -> Tensor:
+    """(B, Hq, T, n) as (B, Hkv, G, T, n): consecutive query heads share a KV head."""
+    B, Hq, T, n = x.shape
+    return x.reshape(B, num_kv_heads, Hq // max(num_kv_heads, 1), T, n)
+
+
+def _weighted_sum(weights: Tensor, v: Tensor, shown: Tensor) -> Tensor:
+    """weights · V. As 0 · NaN is NaN, values that are not finite are added only where they are seen."""
+    B, Hq, Tq, _ = weights.shape
+    _, Hkv, _, Dv = v.shape
+    finite = torch.all(torch.isfinite(v), dim=-1, keepdim=True)  # (B, Hkv, Tk, 1)
+    weights, shown = _group_heads(weights, Hkv), _group_heads(shown, Hkv)  # (B, Hkv, G, Tq, Tk)
+    output = weights @ torch.where(finite, v, 0)[:, :, None]  # (B, Hkv, G, Tq, Dv)
+    for b, h, j, _ in torch.argwhere(~finite).tolist():
+        seen = shown[b, h, :, :, j]  # (G, Tq)
+        output[b, h][seen] += weights[b, h, :, :, j][seen][:, None] * v[b, h, j]
+    return output.reshape(B, Hq, Tq, Dv)

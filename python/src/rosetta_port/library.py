@@ -1,0 +1,81 @@
+"""What the wrapper needs to know of the library behind it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+ATTENTION = [
+    "causal",
+    "q_offset",
+    "q_offset_tensor",
+    "window",
+    "mask",
+    "bias",
+    "softcap",
+    "scale",
+    "gqa",
+    "value_dim",
+]
+SCRIPT = [
+    "contiguous",
+    "grow",
+    "append",
+    "append_lengths",
+    "attend",
+    "attend_lse",
+    "truncate",
+    "reset",
+    "read",
+]
+
+FEATURES = {
+    "softmax": ["lse"],
+    "sdpa": [*ATTENTION, "kv_lengths", "sinks", "weights", "lse", "scores", "capped", "biased"],
+    "mha": [*ATTENTION, "kv_lengths", "context", "projection_bias", "weights", "lse"],
+    "kv_cache": [*ATTENTION, *SCRIPT],
+}
+
+
+def _identity(x: Any) -> Any:
+    return x
+
+
+@dataclass(frozen=True)
+class Library:
+    """A package with the API of `rosetta_attention`, and how NumPy arrays get in and out of it.
+
+    api: the module (softmax, softmax_lse, sdpa, sdpa_steps, Mask, MultiHeadAttention, KVCache).
+    from_numpy, to_numpy: for the library's arrays. The arrays given to from_numpy are not used elsewhere.
+    sdpa_variants: rungs beside `naive`; each takes the arguments of `sdpa` and returns (output, lse), where
+        lse may be None for a rung that does not compute it.
+    cache_dtypes: what KVCache takes as `dtype`, by the protocol's names.
+    set_threads: takes the number wanted, returns the number in force.
+    """
+
+    name: str
+    language: str
+    runtime: str
+    api: ModuleType
+    version: str = "0.1.0"
+    isa: list[str] = field(default_factory=list)
+    from_numpy: Callable[[np.ndarray], Any] = _identity
+    to_numpy: Callable[[Any], np.ndarray] = np.asarray
+    sdpa_variants: dict[str, Callable[..., tuple[Any, Any]]] = field(default_factory=dict)
+    cache_dtypes: dict[str, Any] = field(default_factory=lambda: {"f32": np.float32, "f64": np.float64})
+    set_threads: Callable[[int], int] = lambda threads: 1
+
+    def convert(self, x: np.ndarray | None) -> Any:
+        """`from_numpy` for an array that may be absent."""
+        return None if x is None else self.from_numpy(x)
+
+    def ops(self) -> dict[str, dict[str, list[str]]]:
+        """The claims of the answer to `start`."""
+        variants = {op: ["naive"] for op in FEATURES}
+        variants["sdpa"] += self.sdpa_variants
+        return {
+            op: {"variants": variants[op], "dtypes": list(self.cache_dtypes), "features": FEATURES[op]}
+            for op in FEATURES
+        }

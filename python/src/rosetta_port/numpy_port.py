@@ -1,0 +1,19 @@
+"""The port `python`: `python -m rosetta_port.numpy_port`."""
+
+import platform
+
+import numpy as np
+import rosetta_attention
+
+from rosetta_port import Library, serve
+
+LIBRARY = Library(
+    name="python",
+    language="Python",
+    runtime=f"CPython {platform.python_version()}, NumPy {np.__version__}",
+    api=rosetta_attention,
+    version=rosetta_attention.__version__,
+)
+
+if __name__ == "__main__":
+    serve(LIBRARY)

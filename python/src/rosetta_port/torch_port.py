@@ -1,0 +1,39 @@
+"""The port `torch`: `python -m rosetta_port.torch_port`."""
+
+import platform
+from typing import Any
+
+import rosetta_attention
+import rosetta_attention.torch
+import torch
+
+from rosetta_port import Library, serve
+
+
+def fused(*args: Any, **options: Any) -> tuple[torch.Tensor, None]:
+    """Output and lse of the rung, which has no lse."""
+    return rosetta_attention.torch.sdpa_fused(*args, **options), None
+
+
+def set_threads(threads: int) -> int:
+    """Of the operators themselves; nothing here runs two of them at once."""
+    torch.set_num_threads(max(threads, 1))
+    return torch.get_num_threads()
+
+
+LIBRARY = Library(
+    name="torch",
+    language="Python (PyTorch)",
+    runtime=f"CPython {platform.python_version()}, torch {torch.__version__}",
+    api=rosetta_attention.torch,
+    version=rosetta_attention.__version__,
+    isa=[torch.backends.cpu.get_cpu_capability().lower()],
+    from_numpy=torch.from_numpy,
+    to_numpy=torch.Tensor.numpy,
+    sdpa_variants={"fused": fused},
+    cache_dtypes={"f32": torch.float32, "f64": torch.float64},
+    set_threads=set_threads,
+)
+
+if __name__ == "__main__":
+    serve(LIBRARY)
