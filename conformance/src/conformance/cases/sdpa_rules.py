@@ -172,6 +172,14 @@ def _lengths_and_offsets() -> Iterator[Draft]:
             f"window/{name}", f"window {left}, {right}", "WindowOffByOne", window=[left, right], q_offset=1
         )
     yield _case(
+        "window/enormous",
+        "the largest integer hides nothing: p + right must not wrap around",
+        "WindowOffByOne",
+        "Overflow",
+        window=[2**63 - 1, 2**63 - 1],
+        q_offset=1,
+    )
+    yield _case(
         "window/causal",
         "the window's right side cut by causal",
         "WindowOffByOne",
