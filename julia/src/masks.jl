@@ -1,0 +1,89 @@
+# Which query may see which key.
+#
+# A `Mask` holds conditions, and a slot is visible when all of them allow it. They are about *positions*,
+# counted from 0: query i of 1:Tq stands at position p = i - 1 + q_offset, key j of 1:Tk at position
+# t = j - 1.
+#
+#     causal       t <= p
+#     window       p - left <= t <= p + right
+#     kv_lengths   t < kv_lengths[b]
+#     keep         keep[j, i, h, b]
+#
+# Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
+
+"""
+    Mask(; keep, causal, window, kv_lengths, q_offset)
+
+The conditions of one call; the default hides nothing.
+
+- `keep`: `Bool`, true = attend, broadcasts to `(Tk, Tq, Hq, B)`; dimensions align on the left, so rank 3 is
+  `(Tk, Tq, Hq)`
+- `causal`: no query sees a key that stands after it
+- `window`: `(left, right)`, how many keys on each side of itself a query sees; `nothing` = open on that side,
+  0 is 0
+- `kv_lengths`: `Int64`, `(B,)`, how many keys of each row exist
+- `q_offset`: position of the first query, counted from 0; an integer for all rows, or `Int64`, `(B,)`.
+  `nothing` = 0; a cache aligns the last query with the last position of its row instead
+"""
+Base.@kwdef struct Mask
+    # Any value fits, so that a wrong one is named by the call it is given to. One concrete type for all masks
+    # also means that nothing is compiled again for another combination of conditions.
+    keep = nothing
+    causal = false
+    window = nothing
+    kv_lengths = nothing
+    q_offset = nothing
+
+    function Mask(keep, causal, window, kv_lengths, q_offset)
+        @nospecialize
+        return new(keep, causal, window, kv_lengths, q_offset)
+    end
+end
+
+"""
+    visible(mask, kv_len, q_len, num_heads, batch)
+
+The mask as a table `Array{Bool}` `(Tk, Tq, Hq, B)`, true = attend.
+
+Throws `AttentionError`: shape_mismatch, dtype_mismatch, invalid_config.
+"""
+function visible(mask::Mask, kv_len::Integer, q_len::Integer, num_heads::Integer, batch::Integer)
+    Tk, Tq, Hq, B = dims = Int.((kv_len, q_len, num_heads, batch))
+    check_mask("visible", mask, dims)
+    causal = mask.causal::Bool
+    left, right = reach(mask.window)::Tuple{Int,Int}
+    ends = per_row(mask.kv_lengths, Tk, B)::Vector{Int}  # (B,)
+    offsets = per_row(mask.q_offset, 0, B)::Vector{Int}  # (B,)
+    table = fill(true, dims)  # (Tk, Tq, Hq, B)
+
+    for b in 1:B, h in 1:Hq, i in 1:Tq, j in 1:Tk
+        # 1. positions: of this query and of this key, both counted from 0
+        p, t = i - 1 + offsets[b], j - 1
+
+        # 2. causal: nothing after the query
+        shown = !causal || t <= p
+
+        # 3. window: nothing too far to the left or to the right
+        shown &= (p - t <= left) & (t - p <= right)
+
+        # 4. lengths: nothing beyond the end of the row
+        table[j, i, h, b] = shown & (t < ends[b])
+    end
+
+    # 5. keep: nothing that the caller excludes
+    keep_only!(table, mask.keep)
+    return table
+end
+
+# An open side reaches further than any position.
+reach(::Nothing) = (typemax(Int), typemax(Int))
+reach(window::Tuple) = (reach_side(window[1]), reach_side(window[2]))
+reach_side(::Nothing) = typemax(Int)
+reach_side(n) = Int(n)::Int
+
+per_row(::Nothing, default::Int, batch::Int) = fill(default, batch)
+per_row(n::Integer, default::Int, batch::Int) = fill(Int(n), batch)
+per_row(n::AbstractVector, default::Int, batch::Int) = Vector{Int}(n)
+
+keep_only!(table, ::Nothing) = table
+keep_only!(table, keep) = table .&= keep
