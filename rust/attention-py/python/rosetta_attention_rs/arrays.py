@@ -1,0 +1,10 @@
+"""Names for the arrays that this package takes. All are NumPy arrays of any strides, float32 or float64."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating[Any]]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]

@@ -1,0 +1,180 @@
+//! The cache as a class whose methods several threads may call at once.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ndarray::Ix1;
+use numpy::IntoPyArray;
+use pyo3::prelude::*;
+use rosetta_attention::AttentionError::InvalidConfig;
+use rosetta_attention::{self as core, Float, Steps};
+
+use crate::arguments::{Arguments, Object, Options, integer, size};
+use crate::arrays::{Kind, Named, array, kind_of_dtype, optional_array, view, view_4};
+use crate::errors::{refuse, released};
+use crate::functions::{StepObjects, step_objects};
+
+/// `rosetta_attention_rs._rust.KVCache`. Readers share the lock, writers have it alone; it is taken
+/// only where the GIL has been released, so that the two cannot wait for each other.
+#[pyclass(frozen, name = "KVCache", module = "rosetta_attention_rs._rust")]
+pub struct KvCache(Typed);
+
+enum Typed {
+    F32(RwLock<core::KvCache<f32>>),
+    F64(RwLock<core::KvCache<f64>>),
+}
+
+/// Evaluates an expression with the lock and the element type under names.
+macro_rules! with_cache {
+    ($cache:expr, |$lock:ident, $float:ident| $body:expr) => {
+        match &$cache.0 {
+            Typed::F32($lock) => {
+                type $float = f32;
+                $body
+            }
+            Typed::F64($lock) => {
+                type $float = f64;
+                $body
+            }
+        }
+    };
+}
+
+#[pymethods]
+impl KvCache {
+    /// `dtype` is a NumPy dtype; the other sizes are integers, `capacity` may be None.
+    #[new]
+    fn new(
+        batch: &Object<'_>,
+        num_kv_heads: &Object<'_>,
+        head_dim: &Object<'_>,
+        value_dim: &Object<'_>,
+        capacity: &Object<'_>,
+        dtype: &Object<'_>,
+    ) -> PyResult<Self> {
+        let (py, name) = (batch.py(), "kv_cache");
+        let batch = size(name, "batch", batch, 0)?;
+        let num_kv_heads = size(name, "num_kv_heads", num_kv_heads, 1)?;
+        let head_dim = size(name, "head_dim", head_dim, 1)?;
+        let value_dim = size(name, "value_dim", value_dim, 0)?;
+        let capacity =
+            if capacity.is_none() { None } else { Some(size(name, "capacity", capacity, 0)?) };
+        let sizes = (batch, num_kv_heads, head_dim, value_dim, capacity);
+        Ok(Self(match kind_of_dtype(name, dtype)? {
+            Kind::F32 => Typed::F32(empty(py, sizes)?),
+            Kind::F64 => Typed::F64(empty(py, sizes)?),
+        }))
+    }
+
+    fn append(&self, k: &Object<'_>, v: &Object<'_>, lengths: &Object<'_>) -> PyResult<()> {
+        let (py, name) = (k.py(), "append");
+        with_cache!(self, |lock, T| {
+            let (k, v) = (array::<T>(name, "k", k)?, array::<T>(name, "v", v)?);
+            let lengths = optional_array(name, "lengths", lengths)?;
+            let (k, v) = (view_4(py, name, "k", &k)?, view_4(py, name, "v", &v)?);
+            let row = |lengths| view::<i64, Ix1>(py, name, "lengths", lengths, "shape (B,)");
+            let lengths = lengths.as_ref().map(row).transpose()?;
+            released(py, || write(lock).append(&k, &v, lengths.as_deref()))
+        })
+    }
+
+    /// (q, (mask, bias, scale, softcap, None)) -> output
+    fn attend<'py>(&self, q: &Object<'py>, options: Options<'py>) -> PyResult<Object<'py>> {
+        with_cache!(self, |lock, T| {
+            let output = attend::<T, _>(q, &options, |q, options| read(lock).attend(q, options))?;
+            Ok(output.into_pyarray(q.py()).into_any())
+        })
+    }
+
+    /// (q, (mask, bias, scale, softcap, None)) -> output, weights, lse, scores, capped, biased
+    fn attend_steps<'py>(
+        &self,
+        q: &Object<'py>,
+        options: Options<'py>,
+    ) -> PyResult<StepObjects<'py>> {
+        with_cache!(self, |lock, T| {
+            let steps: Steps<T> =
+                attend::<T, _>(q, &options, |q, options| read(lock).attend_steps(q, options))?;
+            Ok(step_objects(q.py(), steps))
+        })
+    }
+
+    fn truncate(&self, lengths: &Object<'_>) -> PyResult<()> {
+        let py = lengths.py();
+        let bad = || refuse(py, InvalidConfig, "truncate", "lengths", "integers", lengths);
+        let lengths: Vec<i64> =
+            lengths.try_iter()?.map(|n| integer(&n?).ok_or_else(bad)).collect::<PyResult<_>>()?;
+        with_cache!(self, |lock, T| released(py, || write::<T>(lock).truncate(&lengths)))
+    }
+
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        with_cache!(self, |lock, T| released(py, || {
+            write::<T>(lock).reset();
+            Ok(())
+        }))
+    }
+
+    /// Copies of keys and values, zero beyond a row's length, and the lengths.
+    fn read<'py>(&self, py: Python<'py>) -> PyResult<(Object<'py>, Object<'py>, Object<'py>)> {
+        with_cache!(self, |lock, T| {
+            let (k, v, lengths) = released(py, || Ok(read::<T>(lock).read()))?;
+            Ok((
+                k.into_pyarray(py).into_any(),
+                v.into_pyarray(py).into_any(),
+                lengths.into_pyarray(py).into_any(),
+            ))
+        })
+    }
+
+    /// Copies: the memory itself moves when the cache grows.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
+        with_cache!(self, |lock, T| {
+            let keys = released(py, || Ok(read::<T>(lock).keys().to_owned()))?;
+            Ok(keys.into_pyarray(py).into_any())
+        })
+    }
+
+    /// Copies, as `keys`.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
+        with_cache!(self, |lock, T| {
+            let values = released(py, || Ok(read::<T>(lock).values().to_owned()))?;
+            Ok(values.into_pyarray(py).into_any())
+        })
+    }
+
+    fn lengths<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
+        with_cache!(self, |lock, T| {
+            let lengths = released(py, || Ok(read::<T>(lock).lengths().to_owned()))?;
+            Ok(lengths.into_pyarray(py).into_any())
+        })
+    }
+}
+
+fn empty<T: Float>(
+    py: Python<'_>,
+    (batch, heads, d, dv, capacity): (usize, usize, usize, usize, Option<usize>),
+) -> PyResult<RwLock<core::KvCache<T>>> {
+    released(py, || core::KvCache::new(batch, heads, d, dv, capacity)).map(RwLock::new)
+}
+
+/// One call on a cache that the caller has locked.
+fn attend<'py, T: Named + Float, R: Send>(
+    q: &Object<'py>,
+    options: &Options<'py>,
+    call: impl FnOnce(&ndarray::ArrayRef4<T>, &core::Sdpa<'_, T>) -> core::Result<R> + Send,
+) -> PyResult<R> {
+    let (py, name) = (q.py(), "attend");
+    let q = array(name, "q", q)?;
+    let options = Arguments::extract(name, options)?;
+    let q = view_4(py, name, "q", &q)?;
+    let views = options.views(py)?;
+    released(py, || call(&q, &views.options()))
+}
+
+/// A call that panicked has changed nothing, as one that failed.
+fn read<T>(lock: &RwLock<core::KvCache<T>>) -> RwLockReadGuard<'_, core::KvCache<T>> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<core::KvCache<T>>) -> RwLockWriteGuard<'_, core::KvCache<T>> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,231 @@
+//! What a call must satisfy, tested once at the edge; the algorithms behind it trust their arguments.
+//!
+//! Every message names the function, the argument, what was expected and what came. Element types
+//! and most ranks are in the signatures already.
+
+use std::fmt::{Arguments, Display};
+
+use ndarray::{ArrayRef1, ArrayRef2};
+
+use crate::errors::{AttentionError, Fault, Result};
+use crate::float::Float;
+use crate::masks::{Mask, Offset};
+use crate::mha::MultiHeadAttention;
+use crate::sdpa::Sdpa;
+
+use AttentionError::{CapacityExceeded, InvalidConfig, ShapeMismatch};
+
+/// The sizes of an array of rank 4.
+pub(crate) type Dim4 = (usize, usize, usize, usize);
+
+pub(crate) fn check_softmax(x: &[usize], sink: Option<&[usize]>) -> Result<()> {
+    let name = "softmax";
+    require(!x.is_empty(), ShapeMismatch, name, "x", "at least one axis", "rank 0")?;
+    sink.map_or(Ok(()), |sink| require_broadcast(name, "sink", sink, &x[..x.len() - 1]))
+}
+
+/// Against the shape (B, Hq, Tq, Tk) that the mask is asked for.
+pub(crate) fn check_mask(name: &'static str, mask: &Mask<'_>, shape: Dim4) -> Result<()> {
+    let (batch, hq, tq, tk) = shape;
+    if let Some(keep) = mask.keep {
+        require_broadcast(name, "mask", keep.shape(), &[batch, hq, tq, tk])?;
+    }
+    if let Some(lengths) = mask.kv_lengths {
+        check_lengths(name, "kv_lengths", lengths, batch, tk)?;
+    }
+    if let Some(Offset::PerRow(offsets)) = mask.q_offset {
+        require_shape(name, "q_offset", offsets.shape(), &[batch])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn check_sdpa<T>(
+    name: &'static str,
+    (batch, hq, tq, d): Dim4,
+    k: Dim4,
+    v: Dim4,
+    options: &Sdpa<'_, T>,
+) -> Result<()> {
+    let (_, hkv, tk, _) = k;
+    let fits = |good: bool, argument, expected: Arguments<'_>, got: usize| {
+        require(good, ShapeMismatch, name, argument, expected, got)
+    };
+    fits(d >= 1, "q", format_args!("a head size of at least 1"), d)?;
+    fits(k.0 == batch, "k", format_args!("batch {batch} as in q"), k.0)?;
+    fits(v.0 == batch, "v", format_args!("batch {batch} as in q"), v.0)?;
+    fits(k.3 == d, "k", format_args!("head size {d} as in q"), k.3)?;
+    fits(v.1 == hkv, "v", format_args!("{hkv} heads as in k"), v.1)?;
+    fits(v.2 == tk, "v", format_args!("length {tk} as in k"), v.2)?;
+    let divides = if hkv == 0 { hq == 0 } else { hq.is_multiple_of(hkv) };
+    let expected = format_args!("a multiple of the {hkv} key/value heads");
+    require(divides, ShapeMismatch, name, "q", expected, format_args!("{hq} heads"))?;
+    if let Some(bias) = options.bias {
+        require_broadcast(name, "bias", bias.shape(), &[batch, hq, tq, tk])?;
+    }
+    if let Some(sinks) = options.sinks {
+        require_shape(name, "sinks", sinks.shape(), &[hq])?;
+    }
+    check_options(name, options.scale, options.softcap)?;
+    check_mask(name, &options.mask, (batch, hq, tq, tk))
+}
+
+fn check_options(name: &'static str, scale: Option<f64>, softcap: Option<f64>) -> Result<()> {
+    if let Some(scale) = scale {
+        require(scale.is_finite(), InvalidConfig, name, "scale", "a finite number", scale)?;
+    }
+    if let Some(cap) = softcap {
+        let good = cap.is_finite() && cap > 0.0;
+        require(good, InvalidConfig, name, "softcap", "a finite number > 0", cap)?;
+    }
+    Ok(())
+}
+
+/// x (B, Tq, C), context (B, Tk, Cc) against the weights of the layer, which are (out, in).
+pub(crate) fn check_mha<T: Float>(
+    name: &'static str,
+    x: (usize, usize, usize),
+    context: (usize, usize, usize),
+    layer: &MultiHeadAttention<'_, T>,
+) -> Result<()> {
+    let (hq, hkv) = (layer.num_heads, layer.num_kv_heads.unwrap_or(layer.num_heads));
+    require(hq >= 1, InvalidConfig, name, "num_heads", "an integer >= 1", hq)?;
+    let divides = hkv >= 1 && hq.is_multiple_of(hkv);
+    let expected = format_args!("an integer >= 1 that divides num_heads = {hq}");
+    require(divides, InvalidConfig, name, "num_kv_heads", expected, hkv)?;
+    let batch = format_args!("batch {} as in x", x.0);
+    require(context.0 == x.0, ShapeMismatch, name, "context", batch, context.0)?;
+
+    check_projection(name, "w_q", &layer.w_q, hq, x.2)?;
+    check_projection(name, "w_k", &layer.w_k, hkv, context.2)?;
+    check_projection(name, "w_v", &layer.w_v, hkv, context.2)?;
+    let (d, dv) = (layer.w_q.nrows() / hq, layer.w_v.nrows() / hkv);
+    let expected = format_args!("{hkv} x {d} rows as in w_q");
+    require(layer.w_k.nrows() == hkv * d, ShapeMismatch, name, "w_k", expected, layer.w_k.nrows())?;
+    let expected = format_args!("{hq} x {dv} columns as in w_v");
+    require(layer.w_o.ncols() == hq * dv, ShapeMismatch, name, "w_o", expected, layer.w_o.ncols())?;
+    for (argument, b, w) in [
+        ("b_q", &layer.b_q, &layer.w_q),
+        ("b_k", &layer.b_k, &layer.w_k),
+        ("b_v", &layer.b_v, &layer.w_v),
+        ("b_o", &layer.b_o, &layer.w_o),
+    ] {
+        if let Some(b) = b {
+            require_shape(name, argument, b.shape(), &[w.nrows()])?;
+        }
+    }
+    Ok(())
+}
+
+/// A weight (heads·n, width).
+fn check_projection<T: Float>(
+    name: &'static str,
+    argument: &'static str,
+    w: &ArrayRef2<T>,
+    heads: usize,
+    width: usize,
+) -> Result<()> {
+    let expected = format_args!("{width} columns");
+    require(w.ncols() == width, ShapeMismatch, name, argument, expected, w.ncols())?;
+    let expected = format_args!("rows in {heads} equal blocks");
+    require(w.nrows().is_multiple_of(heads), ShapeMismatch, name, argument, expected, w.nrows())
+}
+
+/// The sizes of a cache that must be at least 1.
+pub(crate) fn check_cache_config(
+    name: &'static str,
+    num_kv_heads: usize,
+    head_dim: usize,
+) -> Result<()> {
+    for (argument, size) in [("num_kv_heads", num_kv_heads), ("head_dim", head_dim)] {
+        require(size >= 1, InvalidConfig, name, argument, "an integer >= 1", size)?;
+    }
+    Ok(())
+}
+
+/// k (B, Hkv, T, D) and v (B, Hkv, T, Dv) against the cache's own B, Hkv, D and Dv.
+pub(crate) fn check_append(
+    name: &'static str,
+    k: Dim4,
+    v: Dim4,
+    lengths: Option<&ArrayRef1<i64>>,
+    (batch, heads, d, dv): Dim4,
+) -> Result<()> {
+    let new = k.2; // T
+    require_shape(name, "k", &[k.0, k.1, k.2, k.3], &[batch, heads, new, d])?;
+    require_shape(name, "v", &[v.0, v.1, v.2, v.3], &[batch, heads, new, dv])?;
+    lengths.map_or(Ok(()), |lengths| check_lengths(name, "lengths", lengths, batch, new))
+}
+
+/// What the cache needs before it can align the queries; sdpa checks the rest.
+pub(crate) fn check_attend(name: &'static str, mask: &Mask<'_>) -> Result<()> {
+    let own = mask.kv_lengths.is_none();
+    require(own, InvalidConfig, name, "kv_lengths", "None, since the cache has its own", "a value")
+}
+
+pub(crate) fn check_room(name: &'static str, needed: usize, capacity: Option<usize>) -> Result<()> {
+    capacity.map_or(Ok(()), |most| {
+        let expected = format_args!("at most {most} positions in a row");
+        require(needed <= most, CapacityExceeded, name, "k", expected, needed)
+    })
+}
+
+/// (B), each 0 <= n <= limit.
+fn check_lengths(
+    name: &'static str,
+    argument: &'static str,
+    lengths: &ArrayRef1<i64>,
+    batch: usize,
+    limit: usize,
+) -> Result<()> {
+    require_shape(name, argument, lengths.shape(), &[batch])?;
+    let good = lengths.iter().all(|&n| (0..=limit as i64).contains(&n));
+    let expected = format_args!("values from 0 to {limit}");
+    require(good, InvalidConfig, name, argument, expected, lengths)
+}
+
+/// One integer a row, from 0 to what the row holds.
+pub(crate) fn check_truncate(
+    name: &'static str,
+    lengths: &[i64],
+    held: &ArrayRef1<i64>,
+) -> Result<()> {
+    let expected = format_args!("{} values", held.len());
+    require(lengths.len() == held.len(), ShapeMismatch, name, "lengths", expected, lengths.len())?;
+    let good = lengths.iter().zip(held).all(|(n, most)| (0..=*most).contains(n));
+    let expected = format_args!("integers from 0 to the lengths held, {held}");
+    require(good, InvalidConfig, name, "lengths", expected, format_args!("{lengths:?}"))
+}
+
+fn require(
+    condition: bool,
+    error: fn(Fault) -> AttentionError,
+    name: &'static str,
+    argument: &'static str,
+    expected: impl Display,
+    got: impl Display,
+) -> Result<()> {
+    if condition { Ok(()) } else { Err(error(Fault::new(name, argument, expected, got))) }
+}
+
+fn require_shape(
+    name: &'static str,
+    argument: &'static str,
+    shape: &[usize],
+    expected: &[usize],
+) -> Result<()> {
+    let (want, got) = (format_args!("shape {expected:?}"), format_args!("{shape:?}"));
+    require(shape == expected, ShapeMismatch, name, argument, want, got)
+}
+
+/// Right-aligned: every axis is the target's or 1.
+fn require_broadcast(
+    name: &'static str,
+    argument: &'static str,
+    shape: &[usize],
+    target: &[usize],
+) -> Result<()> {
+    let fits = shape.len() <= target.len()
+        && shape.iter().rev().zip(target.iter().rev()).all(|(&n, &t)| n == 1 || n == t);
+    let want = format_args!("a shape that broadcasts to {target:?}");
+    require(fits, ShapeMismatch, name, argument, want, format_args!("{shape:?}"))
+}

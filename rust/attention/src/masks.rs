@@ -1,0 +1,182 @@
+//! Which query may see which key.
+//!
+//! A [`Mask`] holds conditions, and a slot is visible when all of them allow it. They are about
+//! *positions*: query i stands at position p = i + q_offset, key j at position j.
+//!
+//! ```text
+//! causal       j <= p
+//! window       p - left <= j <= p + right
+//! kv_lengths   j < kv_lengths[b]
+//! keep         keep[b, h, i, j]
+//! ```
+//!
+//! Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
+
+use ndarray::{Array4, ArrayRef1, ArrayRefD};
+
+use crate::checks::check_mask;
+use crate::errors::Result;
+
+/// How many keys a query sees to the left and to the right of itself; `None` = open on that side.
+pub type Window = (Option<usize>, Option<usize>);
+
+/// The conditions of one call; the default hides nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mask<'a> {
+    /// true = attend, right-aligned broadcastable to (B, Hq, Tq, Tk); so rank 3 is (Hq, Tq, Tk).
+    pub keep: Option<&'a ArrayRefD<bool>>,
+    /// No query sees a key that stands after it.
+    pub causal: bool,
+    /// How many keys on each side of itself a query sees; 0 is 0.
+    pub window: Option<Window>,
+    /// (B): how many keys of each row exist.
+    pub kv_lengths: Option<&'a ArrayRef1<i64>>,
+    /// Position of query 0. `None` = 0; a cache aligns the last query with the last position of
+    /// its row instead.
+    pub q_offset: Option<Offset<'a>>,
+}
+
+/// Position of query 0.
+#[derive(Debug, Clone, Copy)]
+pub enum Offset<'a> {
+    /// The same in every row of the batch.
+    One(i64),
+    /// (B): one for each row.
+    PerRow(&'a ArrayRef1<i64>),
+}
+
+impl Mask<'_> {
+    /// Position of query `i` of row `b`. Saturates, so that no offset of a caller can wrap around.
+    pub(crate) fn position(&self, b: usize, i: usize) -> i64 {
+        let offset = match self.q_offset {
+            None => 0,
+            Some(Offset::One(offset)) => offset,
+            Some(Offset::PerRow(offsets)) => offsets[b],
+        };
+        offset.saturating_add(i as i64)
+    }
+}
+
+/// The mask as a table (B, Hq, Tq, Tk), true = attend.
+///
+/// # Errors
+/// `ShapeMismatch`, `InvalidConfig`.
+///
+/// ```
+/// use ndarray::array;
+/// use rosetta_attention::{Mask, visible};
+/// let causal = Mask { causal: true, ..Mask::default() };
+/// let table = visible(&causal, (1, 1, 2, 2))?;
+/// assert_eq!(table, array![[[[true, false], [true, true]]]]);
+/// # Ok::<(), rosetta_attention::AttentionError>(())
+/// ```
+pub fn visible(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Result<Array4<bool>> {
+    check_mask("visible", mask, shape)?;
+    Ok(table(mask, shape))
+}
+
+/// `visible` for arguments that were checked.
+pub(crate) fn table(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Array4<bool> {
+    let (left, right) = mask.window.unwrap_or_default();
+    let keep = mask.keep.map(|keep| keep.broadcast(shape).expect("checked"));
+
+    Array4::from_shape_fn(shape, |(b, h, i, slot)| {
+        // 1. positions: of this query and of this key
+        let p = mask.position(b, i);
+        let j = slot as i64;
+
+        // 2. causal: nothing after the query
+        let not_after = !mask.causal || j <= p;
+
+        // 3. window: nothing too far to the left or to the right
+        let near = left.is_none_or(|left| p.saturating_sub(steps(left)) <= j)
+            && right.is_none_or(|right| j <= p.saturating_add(steps(right)));
+
+        // 4. lengths: nothing beyond the end of the row
+        let exists = mask.kv_lengths.is_none_or(|lengths| j < lengths[b]);
+
+        // 5. keep: nothing that the caller excludes
+        let kept = keep.is_none_or(|keep| keep[[b, h, i, slot]]);
+
+        not_after && near && exists && kept
+    }) // (B, Hq, Tq, Tk)
+}
+
+/// A window's side as a distance between positions.
+pub(crate) fn steps(side: usize) -> i64 {
+    i64::try_from(side).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{Array1, ArrayD, array};
+
+    use super::*;
+
+    /// The keys that each query of one row and one head sees.
+    fn seen(mask: &Mask<'_>, tq: usize, tk: usize) -> Vec<Vec<usize>> {
+        let table = visible(mask, (1, 1, tq, tk)).unwrap();
+        (0..tq).map(|i| (0..tk).filter(|&j| table[[0, 0, i, j]]).collect()).collect()
+    }
+
+    #[test]
+    fn causal_is_top_left_unless_told_otherwise() {
+        let causal = Mask { causal: true, ..Mask::default() };
+        assert_eq!(seen(&causal, 2, 4), [vec![0], vec![0, 1]]); // B04
+        let shifted = Mask { q_offset: Some(Offset::One(2)), ..causal };
+        assert_eq!(seen(&shifted, 2, 4), [vec![0, 1, 2], vec![0, 1, 2, 3]]);
+        let before = Mask { q_offset: Some(Offset::One(-2)), ..causal };
+        assert_eq!(seen(&before, 4, 2), [vec![], vec![], vec![0], vec![0, 1]]); // B23
+    }
+
+    #[test]
+    fn window_counts_the_keys_beside_the_query() {
+        let window = Mask { window: Some((Some(1), Some(0))), ..Mask::default() };
+        assert_eq!(seen(&window, 4, 4), [vec![0], vec![0, 1], vec![1, 2], vec![2, 3]]); // B10
+        let own = Mask { window: Some((Some(0), Some(0))), ..Mask::default() };
+        assert_eq!(seen(&own, 2, 3), [vec![0], vec![1]]);
+        let right = Mask { window: Some((None, Some(1))), ..Mask::default() };
+        assert_eq!(seen(&right, 2, 4), [vec![0, 1], vec![0, 1, 2]]);
+        let widest = Mask { window: Some((Some(usize::MAX), Some(usize::MAX))), ..Mask::default() };
+        assert_eq!(seen(&widest, 1, 2), [vec![0, 1]]);
+    }
+
+    #[test]
+    fn rows_have_lengths_and_offsets_of_their_own() {
+        let (lengths, offsets) = (array![1_i64, 3], array![0_i64, 2]);
+        let mask = Mask {
+            causal: true,
+            kv_lengths: Some(&lengths),
+            q_offset: Some(Offset::PerRow(&offsets)),
+            ..Mask::default()
+        };
+        let table = visible(&mask, (2, 1, 1, 3)).unwrap();
+        assert_eq!(table, array![[[[true, false, false]]], [[[true, true, true]]]]);
+    }
+
+    #[test]
+    fn rank_three_starts_at_the_heads() {
+        let keep = array![[[true, false]], [[false, true]]].into_dyn(); // (Hq, Tq, Tk)
+        let mask = Mask { keep: Some(&keep), ..Mask::default() };
+        let table = visible(&mask, (2, 2, 1, 2)).unwrap();
+        assert_eq!(table.index_axis(ndarray::Axis(0), 1), array![[[true, false]], [[false, true]]]);
+    }
+
+    #[test]
+    fn faults() {
+        let code = |mask: &Mask<'_>| visible(mask, (2, 1, 1, 3)).unwrap_err().code();
+        let keep = ArrayD::from_elem(vec![2, 1], true);
+        assert_eq!(code(&Mask { keep: Some(&keep), ..Mask::default() }), "shape_mismatch");
+        let keep = ArrayD::from_elem(vec![1; 5], true);
+        assert_eq!(code(&Mask { keep: Some(&keep), ..Mask::default() }), "shape_mismatch");
+        let short: Array1<i64> = array![1];
+        assert_eq!(code(&Mask { kv_lengths: Some(&short), ..Mask::default() }), "shape_mismatch");
+        let offset = Some(Offset::PerRow(&short));
+        assert_eq!(code(&Mask { q_offset: offset, ..Mask::default() }), "shape_mismatch");
+        for outside in [-1, 4] {
+            let lengths = array![0, outside];
+            let mask = Mask { kv_lengths: Some(&lengths), ..Mask::default() };
+            assert_eq!(code(&mask), "invalid_config");
+        }
+    }
+}

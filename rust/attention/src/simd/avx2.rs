@@ -1,0 +1,150 @@
+//! Registers of 256 bits. Needs AVX2 and FMA.
+
+use std::arch::x86_64::*;
+
+use super::exp;
+use super::lanes::Lanes;
+
+/// 8 floats.
+#[derive(Debug, Clone, Copy)]
+pub struct F32x8(__m256);
+
+/// 4 floats.
+#[derive(Debug, Clone, Copy)]
+pub struct F64x4(__m256d);
+
+/// One implementation for both element types, which differ in the names of the instructions.
+macro_rules! avx2 {
+    (
+        $name:ident, $scalar:ty, $count:literal, $round:expr, $set1:ident, $load:ident, $store:ident,
+        $add:ident, $sub:ident, $mul:ident, $fmadd:ident, $max:ident, $cmp:ident, $blend:ident,
+        $as_integer:ident, $as_float:ident, $shift_left:ident
+    ) => {
+        impl Lanes for $name {
+            type Scalar = $scalar;
+            const COUNT: usize = $count;
+            const BLOCK: usize = 2;
+
+            #[inline(always)]
+            unsafe fn splat(x: $scalar) -> Self {
+                // SAFETY: the caller vouches for AVX2.
+                Self(unsafe { $set1(x) })
+            }
+
+            #[inline(always)]
+            unsafe fn load(from: *const $scalar) -> Self {
+                // SAFETY: the caller vouches for AVX2 and for COUNT floats; unaligned is fine.
+                Self(unsafe { $load(from) })
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $scalar) {
+                // SAFETY: the caller vouches for COUNT floats; `self` vouches for AVX2.
+                unsafe { $store(to, self.0) }
+            }
+
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $add(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn mul_add(self, factor: Self, term: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2 and FMA.
+                Self(unsafe { $fmadd(self.0, factor.0, term.0) })
+            }
+
+            /// The instruction returns its second operand where either is NaN.
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $max(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn select_equal(self, value: Self, then: Self, otherwise: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $blend(otherwise.0, then.0, $cmp::<_CMP_EQ_OQ>(self.0, value.0)) })
+            }
+
+            /// The instruction looks at the sign bit alone.
+            #[inline(always)]
+            fn select_negative(self, then: Self, otherwise: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $blend(otherwise.0, then.0, self.0) })
+            }
+
+            /// In two factors, since 2^n itself may be below the smallest normal number.
+            #[inline(always)]
+            fn mul_power_of_two(self, n: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                let (round, half) = unsafe { (Self::splat($round), Self::splat(0.5)) };
+                let half = n.mul_add(half, round).sub(round);
+                let (first, second) = (half.power_of_two(), n.sub(half).power_of_two());
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $mul($mul(self.0, first.0), second.0) })
+            }
+        }
+
+        impl $name {
+            /// 2^self where that is a normal number: `$round + self + bias` has self + bias in its
+            /// lowest bits, and the shift makes them the exponent.
+            #[inline(always)]
+            fn power_of_two(self) -> Self {
+                const BIAS: $scalar = (<$scalar>::MAX_EXP - 1) as $scalar;
+                const FRACTION: i32 = <$scalar>::MANTISSA_DIGITS as i32 - 1;
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe {
+                    let n = $add(self.0, $set1($round + BIAS));
+                    $as_float($shift_left::<FRACTION>($as_integer(n)))
+                })
+            }
+        }
+    };
+}
+
+avx2!(
+    F32x8,
+    f32,
+    8,
+    exp::F32.round,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_add_ps,
+    _mm256_sub_ps,
+    _mm256_mul_ps,
+    _mm256_fmadd_ps,
+    _mm256_max_ps,
+    _mm256_cmp_ps,
+    _mm256_blendv_ps,
+    _mm256_castps_si256,
+    _mm256_castsi256_ps,
+    _mm256_slli_epi32
+);
+avx2!(
+    F64x4,
+    f64,
+    4,
+    exp::F64.round,
+    _mm256_set1_pd,
+    _mm256_loadu_pd,
+    _mm256_storeu_pd,
+    _mm256_add_pd,
+    _mm256_sub_pd,
+    _mm256_mul_pd,
+    _mm256_fmadd_pd,
+    _mm256_max_pd,
+    _mm256_cmp_pd,
+    _mm256_blendv_pd,
+    _mm256_castpd_si256,
+    _mm256_castsi256_pd,
+    _mm256_slli_epi64
+);

@@ -1,0 +1,52 @@
+//! A vector register of floats: what the kernels ask of an instruction set.
+
+use crate::float::Float;
+
+/// One register of `COUNT` floats.
+///
+/// A value comes only from `splat` or `load`, whose caller answers for the instruction set; so a
+/// method that takes a value may use it. Everything is inlined into a function that was compiled
+/// for that instruction set.
+pub trait Lanes: Copy {
+    /// The element.
+    type Scalar: Float;
+    /// Floats in a register.
+    const COUNT: usize;
+    /// Registers of queries in the largest tile. With four keys at a time a tile of b registers
+    /// holds 4·b sums, and must leave b + 1 registers for what it multiplies: 4 where there are 32
+    /// registers, 2 where there are 16.
+    const BLOCK: usize;
+
+    /// # Safety
+    /// The processor has the instruction set of this type.
+    unsafe fn splat(x: Self::Scalar) -> Self;
+
+    /// # Safety
+    /// The processor has the instruction set of this type, and `COUNT` floats can be read at `from`.
+    unsafe fn load(from: *const Self::Scalar) -> Self;
+
+    /// # Safety
+    /// `COUNT` floats can be written at `to`.
+    unsafe fn store(self, to: *mut Self::Scalar);
+
+    /// self + other
+    fn add(self, other: Self) -> Self;
+
+    /// self - other
+    fn sub(self, other: Self) -> Self;
+
+    /// self · factor + term, rounded once where the instruction set can.
+    fn mul_add(self, factor: Self, term: Self) -> Self;
+
+    /// The larger; `other` where `self` is NaN.
+    fn max(self, other: Self) -> Self;
+
+    /// `then` where self equals `value`, else `otherwise`.
+    fn select_equal(self, value: Self, then: Self, otherwise: Self) -> Self;
+
+    /// `then` where the sign bit of self is set, -0 included, else `otherwise`.
+    fn select_negative(self, then: Self, otherwise: Self) -> Self;
+
+    /// self · 2^n for an integral n from -2·max_exponent to 0, rounded once.
+    fn mul_power_of_two(self, n: Self) -> Self;
+}

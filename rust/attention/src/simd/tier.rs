@@ -1,0 +1,78 @@
+//! Which instruction set the kernels use, chosen when they run.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use crate::errors::{AttentionError, Fault, Result};
+
+/// The environment variable that forces a tier where a call names none. Read once.
+const VARIABLE: &str = "ROSETTA_SIMD_TIER";
+
+/// An instruction set, the widest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// AVX-512F: 16 f32 or 8 f64 in a register.
+    Avx512,
+    /// AVX2 and FMA: 8 f32 or 4 f64 in a register.
+    Avx2,
+    /// What every processor of the target has.
+    Portable,
+}
+
+impl Tier {
+    /// All tiers, the widest first.
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Portable => true,
+        }
+    }
+
+    /// The tier that a call asks for, else the one that `ROSETTA_SIMD_TIER` names, else the widest
+    /// that this machine has.
+    ///
+    /// # Errors
+    /// `Unsupported` for a tier that this machine lacks, `InvalidConfig` for an unknown name.
+    pub fn choose(asked: Option<Self>) -> Result<Self> {
+        static FORCED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(VARIABLE).ok());
+        let named = match (asked, &*FORCED) {
+            (None, Some(name)) => Some(name.parse()?),
+            _ => asked,
+        };
+        match named {
+            None => Ok(Self::ALL.into_iter().find(|tier| tier.is_available()).expect("portable")),
+            Some(tier) if tier.is_available() => Ok(tier),
+            Some(tier) => Err(AttentionError::Unsupported(format!("tier.{tier}"))),
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Portable => "portable",
+        })
+    }
+}
+
+impl FromStr for Tier {
+    type Err = AttentionError;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|tier| tier.to_string() == name).ok_or_else(|| {
+            let expected = "avx512, avx2 or portable";
+            AttentionError::InvalidConfig(Fault::new("sdpa", "tier", expected, name))
+        })
+    }
+}
