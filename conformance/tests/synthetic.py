@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import msgspec
+
 from conformance.bench_file import BenchFooter, BenchHeader, Cell, Line, Sample
 from conformance.case import Case, Files, Note, Suite
 from conformance.machine import Machine

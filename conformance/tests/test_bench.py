@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes import fake_port
+from rich.console import Console
+from test_run import RIGHT, case, make_suite
+
 from conformance.bench import Options, run_bench, with_reference
 from conformance.bench_file import BenchReport, Cell, Sample, read_bench
 from conformance.bench_rounds import QUICK, BadTimes, Entrant, order_round, plan_rounds, read_samples
 from conformance.bench_stats import find_warnings, noise_floor, round_speeds, summarise
 from conformance.bench_text import show_bench
 from conformance.errors import UsageError
-from conformance.report import InvalidReport
-from conformance.session import Timeouts
-from fakes import fake_port
-from rich.console import Console
-from test_run import RIGHT, case, make_suite
-
 from conformance.fixtures import LoadedSuite
 from conformance.ports import Port
+from conformance.report import InvalidReport
+from conformance.session import Timeouts
 
 FAST = replace(QUICK, warm_up_s=0.0, seconds=0.2, min_sample_s=1e-4, check_timeout_s=5)
 
@@ -175,7 +175,19 @@ def test_a_benchmark_from_end_to_end(tmp_path: Path) -> None:
     out = io.StringIO()
     show_bench(report, Console(file=out, width=200))
     (line,) = [line for line in out.getvalue().splitlines() if "mine:naive" in line]
-    assert line.split() == ["mine:naive", "1.00", "ms", "1.00", "ms", "3.00", "ms", "4.00×", "4.00", "to", "4.00"]
+    assert line.split() == [
+        "mine:naive",
+        "1.00",
+        "ms",
+        "1.00",
+        "ms",
+        "3.00",
+        "ms",
+        "4.00×",
+        "4.00",
+        "to",
+        "4.00",
+    ]
 
 
 def test_a_wrong_result_is_not_timed_and_the_benchmark_fails(tmp_path: Path) -> None:

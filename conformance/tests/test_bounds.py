@@ -2,6 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import cases
 from conformance.bounds import derive
 from conformance.bounds.arithmetic import Arithmetic, Bounded
 from conformance.bounds.softmax import bound_softmax
@@ -9,10 +13,6 @@ from conformance.cases.draft import Draft
 from conformance.inputs import Draw
 from conformance.oracle import answer
 from conformance.realise import realise
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from conformance import cases
 
 F32 = Arithmetic.of("f32")
 

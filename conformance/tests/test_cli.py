@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conformance.report import read_report
 
 from conformance import cli
+from conformance.report import read_report
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -6,29 +6,27 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conformance.bench_file import read_bench
-from conformance.compare import Findings, show
-from conformance.minilm.similarity import PortSimilarity
-from conformance.outcome import Judgement, Result
-from conformance.report import PortRecord
-from conformance.table import box_of, mean_speed, print_narrow, result_tables
-from conformance.tally import shorten, show_ns, show_ratio, show_share, tally
 from rich.console import Console
 from synthetic import BENCH_CASES, PORTS, minilm, suites, write_bench, write_report
 
 from conformance import compare
+from conformance.bench_file import read_bench
+from conformance.compare import Findings, show
+from conformance.outcome import Judgement, Result
+from conformance.page_minilm import write_minilm
+from conformance.report import PortRecord
+from conformance.table import box_of, mean_speed, print_narrow, result_tables
+from conformance.tally import shorten, show_ns, show_ratio, show_share, tally
 
 
-def printed(folder: Path, *, terminal: bool, width: int, sentences: bool = True) -> str:
+def printed(folder: Path, *, terminal: bool, width: int) -> str:
     report = write_report(folder / "report.jsonl", suites())
     assert report is not None
     write_bench(folder / "bench.jsonl")
-    _, ports = minilm()
-    found = [PortSimilarity(p.port, p.variant, p.table, p.embedding, p.padding) for p in ports]
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=width, color_system=None)
     bench = read_bench(folder / "bench.jsonl")
-    show(Findings(report, found if sentences else [], bench), console)
+    show(Findings(report, bench), console)
     return out.getvalue()
 
 
@@ -64,11 +62,9 @@ def run_compare(monkeypatch: pytest.MonkeyPatch, folder: Path, **parts: bool) ->
     bench = read_bench(folder / "bench.jsonl")
     footer = msgspec.structs.replace(bench.footer, ok=parts["timed"], problems=["too slow"])
     bench = msgspec.structs.replace(bench, footer=footer)
-    judged = [Judgement("pass" if parts["equal"] else "fail", "far off")] * 12
-    sentences = [PortSimilarity("python", "naive", [], judged, judged)]
+    write_minilm(*minilm(), folder / "minilm.jsonl")
     monkeypatch.setattr(compare, "load_suites", lambda ops, include_bench: [])
     monkeypatch.setattr(compare, "run_conformance", lambda *_: report.footer)
-    monkeypatch.setattr(compare, "compare_sentences", lambda *_, **__: sentences)
     monkeypatch.setattr(compare, "run_bench", lambda *_: bench)
     out = io.StringIO()
     status = compare.compare([], [], site=folder, console=Console(file=out, width=100))
@@ -76,21 +72,19 @@ def run_compare(monkeypatch: pytest.MonkeyPatch, folder: Path, **parts: bool) ->
 
 
 def test_when_all_is_well_the_last_line_is_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    status, text = run_compare(monkeypatch, tmp_path, judged=True, equal=True, timed=True)
+    status, text = run_compare(monkeypatch, tmp_path, judged=True, timed=True)
     assert status == 0
     assert text.splitlines()[-1].endswith(str(tmp_path / "index.html"))
     assert (tmp_path / "index.html").exists()
     assert "wrong" not in text
+    assert text.count("all 12 embeddings equal") == len(PORTS)
 
 
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [("judged", "conformance: 2"), ("equal", "real input: python: 24"), ("timed", "speed: too")],
-)
+@pytest.mark.parametrize(("part", "said"), [("judged", "conformance: 2"), ("timed", "speed: too")])
 def test_one_wrong_part_is_said_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str, said: str
 ) -> None:
-    parts = {"judged": True, "equal": True, "timed": True} | {part: False}
+    parts = {"judged": True, "timed": True} | {part: False}
     status, text = run_compare(monkeypatch, tmp_path, **parts)
     assert status == 1
     assert f"wrong: {said}" in text

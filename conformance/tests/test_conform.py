@@ -4,16 +4,16 @@ import io
 from pathlib import Path
 
 import pytest
-from conformance.conform import Options, run_conformance
-from conformance.errors import UsageError
-from conformance.explain import describe_results
-from conformance.questions import Narrowing
-from conformance.report import Footer, read_report
 from fakes import fake_port
 from rich.console import Console
 from test_run import ANSWER_ALL, QUICK, RIGHT, case, make_suite
 
+from conformance.conform import Options, run_conformance
+from conformance.errors import UsageError
+from conformance.explain import describe_results
 from conformance.ports import Port
+from conformance.questions import Narrowing
+from conformance.report import Footer, read_report
 
 WRONG_IN_B = """
 for request in requests():

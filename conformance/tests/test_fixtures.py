@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
+from conformance import cases, fixtures
 from conformance.case import write_tensors
 from conformance.cases.draft import Draft
 from conformance.flags import NOTES
 from conformance.handmade import HandmadeError
 from conformance.inputs import Draw
 from conformance.realise import write_unaligned
-
-from conformance import cases, fixtures
 
 SUITES = {name: fixtures.load_suite(name).suite for name in cases.SUITES}
 ALL = [case for suite in SUITES.values() for case in suite.cases]

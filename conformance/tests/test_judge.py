@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from conformance import fixtures
 from conformance.case import Case, Tensors, write_tensors
 from conformance.judge import first_different_step, judge_answer, judge_tensors
 from conformance.oracle import answer
-
-from conformance import fixtures
 
 SDPA = fixtures.load_suite("sdpa")
 CACHE = fixtures.load_suite("kv_cache")

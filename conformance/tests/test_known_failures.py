@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from conformance.errors import UsageError
-from conformance.outcome import Judgement, Outcome, Result
 
+from conformance.errors import UsageError
 from conformance.known_failures import FOLDER, Failure, Verdict, check_lists, judge_results, read_failures
+from conformance.outcome import Judgement, Outcome, Result
 from conformance.ports import read_ports
 
 

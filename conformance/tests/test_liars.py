@@ -11,15 +11,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from conformance.case import Case
+from conformance.fixtures import LoadedSuite, load_suites
+from conformance.known_failures import BAD
 from conformance.outcome import Outcome, Result
+from conformance.ports import Port
 from conformance.questions import Narrowing
 from conformance.run import run_port
 from conformance.session import Session, Timeouts
-
-from conformance.fixtures import LoadedSuite, load_suites
-from conformance.known_failures import BAD
-from conformance.ports import Port
 
 FOLDER = Path(__file__).parent / "liars"
 # A liar that hangs is waited for this long, and one that keeps dying is given up soon.

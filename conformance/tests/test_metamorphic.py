@@ -4,13 +4,13 @@ import sys
 from functools import cache
 
 import pytest
-from conformance.metamorphic import CASES_EACH, RELATIONS, check_relations, choose_cases
-from conformance.outcome import Result
-from conformance.questions import EVERYTHING, Narrowing
-from conformance.session import Session
 from test_liars import FOLDER, TIMEOUTS, suites_of
 
+from conformance.metamorphic import CASES_EACH, RELATIONS, check_relations, choose_cases
+from conformance.outcome import Result
 from conformance.ports import Port
+from conformance.questions import EVERYTHING, Narrowing
+from conformance.session import Session
 
 
 @cache

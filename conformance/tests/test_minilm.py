@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import fake_port
+from rich.console import Console
+
 from conformance.case import Dtype, read_suite, read_tensors, write_tensors
 from conformance.judge import judge_answer
 from conformance.minilm import golden, sentences, similarity, suite
@@ -23,8 +26,6 @@ from conformance.minilm.table import similarity_table
 from conformance.outcome import Judgement
 from conformance.page_minilm import read_minilm, view_minilm
 from conformance.session import Session, Timeouts
-from fakes import fake_port
-from rich.console import Console
 
 Edit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (scores, mask) -> logits
 HEADS, HEAD_SIZE = 12, 32

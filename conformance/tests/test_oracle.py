@@ -5,12 +5,12 @@ import math
 import mpmath
 import numpy as np
 import pytest
+
+from conformance import cases
 from conformance.bounds import derive
 from conformance.cases.draft import Draft
 from conformance.oracle import answer
 from conformance.realise import realise
-
-from conformance import cases
 
 torch = pytest.importorskip("torch", reason="left out by PORTS")
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from synthetic import NASTY, minilm, suites, write_bench, write_report
+
 from conformance.errors import UsageError
 from conformance.outcome import Judgement
 from conformance.page import draw
 from conformance.page_code import highlight
 from conformance.page_minilm import read_minilm, write_minilm
+from conformance.page_notes import base_of, note_of
 from conformance.page_results import case_paths
 from conformance.page_speed import make_axis
 from conformance.sidebyside import STEPS
-from synthetic import NASTY, minilm, suites, write_bench, write_report
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 
@@ -158,14 +160,21 @@ def test_the_first_page_says_that_something_failed(site: Path, tmp_path: Path) -
     assert "All is well" in Page(draw(tmp_path, suites())).text
 
 
-def test_the_first_page_says_that_the_sentences_failed(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.jsonl", suites(), failing=False)
+def test_what_stands_in_no_manifest_has_a_note_too(site: Path) -> None:
+    assert "a line that is no JSON is answered" in Page(site / "case/protocol/not-json.html").text
+    assert note_of("minilm/padding/hello").startswith("the sentence embedded alone")
+    assert "order of the keys" in note_of("metamorphic/reversed-keys/gqa/12-4")
+    assert base_of("metamorphic/reversed-keys/gqa/12-4") == "sdpa/gqa/12-4"
+    assert note_of("metamorphic/new") == note_of("x") == note_of("") == base_of("sdpa/a/b") == ""
+
+
+def test_a_port_that_fails_at_the_sentences_says_why(tmp_path: Path) -> None:
     header, ports = minilm()
     bad = msgspec.structs.replace(ports[0], padding=[Judgement("fail", "1 - cosine is 2e-03")] * 12)
     write_minilm(header, [bad, *ports[1:]], tmp_path / "minilm.jsonl")
     text = Page(draw(tmp_path, suites())).text
-    assert "Not all is well" in text
-    assert "real input: python: 1 - cosine is 2e-03" in text
+    assert "1 - cosine is 2e-03" in text
+    assert "failed" in text
 
 
 def test_a_script_of_the_cache_shows_what_each_step_must_answer(site: Path) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from conformance.errors import UsageError
 
+from conformance.errors import UsageError
 from conformance.ports import Port, check_commands, check_names, choose_ports, read_port, read_ports
 
 GOOD = """

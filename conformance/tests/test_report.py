@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from conformance.outcome import Judgement, Result
 from conformance.report import InvalidReport, PortRecord, ReportWriter, read_report
 

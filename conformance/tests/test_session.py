@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conformance.session import PortCrash, PortGivenUp, PortTimeout, Session, StrayOutput, Timeouts
 from fakes import fake_port
 
 from conformance.ports import Port
+from conformance.session import PortCrash, PortGivenUp, PortTimeout, Session, StrayOutput, Timeouts
 
 QUICK = Timeouts(start=20, run=1, stop=2)
 HONEST = """

@@ -4,10 +4,11 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
 from conformance.errors import UsageError
 from conformance.sidebyside import LANGUAGES, STEPS, check, choose_languages, choose_ops, columns, cut
 from conformance.sidebyside_text import main
-from rich.console import Console
 
 NAMES = ("first", "second step", "third")
 

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+
 import rosetta_attention
 from rosetta_attention import Steps
 
@@ -77,6 +78,7 @@ def backends() -> list[Backend]:
     found = [Backend("numpy", rosetta_attention, _identity, np.asarray)]
     if HAS_TORCH:
         import torch
+
         from rosetta_attention import torch as on_tensors
 
         found.append(Backend("torch", on_tensors, torch.from_numpy, torch.Tensor.numpy))

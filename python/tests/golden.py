@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from ports import ROOT, load
+
 from rosetta_port.serve import Port
 
 FIXTURES = ROOT / "conformance" / "fixtures"

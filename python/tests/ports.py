@@ -8,6 +8,7 @@ from typing import Any
 
 import backends
 import numpy as np
+
 from rosetta_port import Library, numpy_port
 from rosetta_port.serve import Port
 from rosetta_port.tensors import read_tensors, write_tensors

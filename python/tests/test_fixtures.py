@@ -6,6 +6,7 @@ The harness judges by derived bounds; this is the quick check that needs nothing
 import pytest
 from golden import golden
 from ports import libraries
+
 from rosetta_port.serve import Port
 
 CASES = golden()

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from rosetta_attention import Steps
 from vectors import VECTORS
+
+from rosetta_attention import Steps
 
 # How many vectors there are for each test. The other 11 of 93 are of float16 and bfloat16, which this package
 # does not take.

@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 from ports import APPEND, ATTEND, CACHE, MHA, ROOT, SDPA, SOFTMAX, column, load, raw_file
+
 from rosetta_port.serve import Port
 
 INF = np.inf

@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 from ports import APPEND, CACHE, load, raw_file
+
 from rosetta_port.tensors import Unreadable, read_tensors, write_tensors
 
 INF, NAN = np.inf, np.nan

@@ -10,11 +10,12 @@ from golden import golden
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import Problem, layouts, problems
+from torch.nn.functional import scaled_dot_product_attention
+from vectors import VECTORS
+
 from rosetta_attention.torch import InvalidConfig, Mask, Unsupported, sdpa_fused
 from rosetta_port import torch_port
 from rosetta_port.serve import Port
-from torch.nn.functional import scaled_dot_product_attention
-from vectors import VECTORS
 
 NUMPY, TORCH = backends()
 INF, NAN = np.inf, np.nan

@@ -13,6 +13,7 @@ from backends import Backend
 from onnx import helper
 from onnx.backend.test.case import node
 from problems import Problem
+
 from rosetta_attention import Steps
 
 MODES = ("scores", "capped", "biased", "weights")

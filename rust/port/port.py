@@ -3,6 +3,7 @@
 import platform
 
 import numpy as np
+
 import rosetta_attention_rs
 from rosetta_port import Library, serve
 

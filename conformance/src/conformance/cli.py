@@ -4,6 +4,7 @@ Exit status: 0 all is well, 1 something failed, 2 the command was used wrongly o
 missing.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,7 @@ FolderOption = Annotated[
 
 def main() -> None:
     """Runs the command line. What the user did wrong is one line on stderr and status 2."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the harness's own sums shall not spin beside the ports
     try:
         app()
     except UsageError as error:

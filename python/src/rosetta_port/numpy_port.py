@@ -3,8 +3,8 @@
 import platform
 
 import numpy as np
-import rosetta_attention
 
+import rosetta_attention
 from rosetta_port import Library, serve
 
 LIBRARY = Library(

@@ -3,10 +3,10 @@
 import platform
 from typing import Any
 
-import rosetta_attention
-import rosetta_attention.torch
 import torch
 
+import rosetta_attention
+import rosetta_attention.torch
 from rosetta_port import Library, serve
 
 

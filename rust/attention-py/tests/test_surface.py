@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import rosetta_attention_rs as ra
 
 REFERENCE = Path(__file__).parents[3] / "python/src"

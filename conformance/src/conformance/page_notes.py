@@ -1,0 +1,46 @@
+"""What the cases mean that stand in no manifest: checks of the protocol, relations, sentences."""
+
+import inspect
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from . import metamorphic, protocol
+from .minilm import similarity
+
+SENTENCES = {
+    "embedding": "the sentence in the padded batch, embedded with the port's attention in every layer, "
+    "against the package's own embedding",
+    "padding": "the sentence embedded alone, without padding, against itself in the padded batch",
+}
+
+
+def note_of(id: str) -> str:
+    """A line about the case; empty when nothing is known of it."""
+    suite, _, rest = id.partition("/")
+    kind = rest.partition("/")[0]
+    if suite == metamorphic.SUITE:
+        return _relations().get(kind, "")
+    if suite == protocol.SUITE:
+        return _protocol().get(kind, "")
+    return SENTENCES.get(kind, "") if suite == similarity.SUITE else ""
+
+
+def base_of(id: str) -> str:
+    """The id of the case that a relation changes; empty for anything else."""
+    suite, _, rest = id.partition("/")
+    base = rest.partition("/")[2]
+    return f"{metamorphic.OP}/{base}" if suite == metamorphic.SUITE and base else ""
+
+
+@cache
+def _relations() -> dict[str, str]:
+    """What each relation changes, and what must follow: as the code says it."""
+    return {relation.name: inspect.getdoc(relation.change) or "" for relation in metamorphic.RELATIONS}
+
+
+@cache
+def _protocol() -> dict[str, str]:
+    """What each check of the protocol is about."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        return {check.id: check.note for check in protocol.list_checks("sdpa", Path(folder))}

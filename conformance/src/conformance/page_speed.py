@@ -1,0 +1,160 @@
+"""A benchmark as the page shows it: a column for each port's variant, and a chart on a log axis."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .bench_file import BenchReport
+from .bench_stats import BenchRow
+from .case import Suite
+from .page_results import colour_of
+from .tally import list_variants, show_ns, show_ratio, three_digits
+
+MARGIN = 1.15  # room on both sides of the outermost mark, as a factor
+STEPS = ((30, (1, 2, 5)), (1000, (1, 3)), (math.inf, (1,)))  # ticks of a decade, up to that span of the axis
+
+
+@dataclass(frozen=True)
+class SpeedColumn:
+    """One port's variant."""
+
+    port: str
+    variant: str
+    first: bool
+    colour: str
+
+
+@dataclass(frozen=True)
+class SpeedCell:
+    """One case on one variant, as text.
+
+    x, low, high: its place on the axis in percent; x is None when it was not timed. same: within the noise
+    floor of the reference. best: the fastest of its case, unless that is noise. why: what there is to know.
+    """
+
+    column: SpeedColumn
+    ratio: str
+    time: str
+    rate: str
+    bandwidth: str
+    x: float | None
+    low: float
+    high: float
+    same: bool
+    best: bool
+    failed: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class SpeedCase:
+    """A row of the table and of the chart. noise: the band around 1, in percent of the axis."""
+
+    id: str
+    note: str
+    op: str
+    cells: list[SpeedCell]
+    noise: float
+    noise_from: float
+    noise_to: float
+
+    @property
+    def best(self) -> SpeedCell | None:
+        """The fastest."""
+        return next((cell for cell in self.cells if cell.best), None)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A log axis from `low` to `high` times the reference; ticks as (percent, label)."""
+
+    low: float
+    high: float
+    ticks: list[tuple[float, str]]
+
+    def place(self, ratio: float) -> float:
+        """Where a ratio stands, in percent of the width."""
+        return 100 * math.log(ratio / self.low) / math.log(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class SpeedView:
+    """All that the section on speed shows."""
+
+    bench: BenchReport
+    columns: list[SpeedColumn]
+    cases: list[SpeedCase]
+    axis: Axis
+    one: float
+
+
+def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
+    """The benchmark with what the manifests say about its cases."""
+    notes = {case.id: case.note for suite in suites for case in suite.cases}
+    order = {port.name: n for n, port in enumerate(bench.header.ports)}
+    columns = [
+        SpeedColumn(port, variant, first, colour_of(port, order.get(port, 0)))
+        for port, variant, first in list_variants(bench)
+    ]
+    axis = make_axis([r for row in bench.rows if row.speed > 0 for r in (row.speed_low, row.speed_high)])
+    cases = [_view_case(bench, case, columns, axis, notes) for case in bench.cases()]
+    return SpeedView(bench, columns, cases, axis, axis.place(1))
+
+
+def make_axis(ratios: Sequence[float]) -> Axis:
+    """An axis that holds all ratios, and 1."""
+    good = [ratio for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
+    low, high = min([*good, 1 / MARGIN]) / MARGIN, max([*good, MARGIN]) * MARGIN
+    steps = next(steps for span, steps in STEPS if high / low <= span)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    at = sorted(step * 10.0**decade for decade in decades for step in steps)
+    axis = Axis(low, high, [])
+    axis.ticks.extend((axis.place(tick), f"{tick:g}×") for tick in at if low <= tick <= high)
+    return axis
+
+
+def _view_case(
+    bench: BenchReport, case: str, columns: Sequence[SpeedColumn], axis: Axis, notes: dict[str, str]
+) -> SpeedCase:
+    rows = {(row.port, row.variant): row for row in bench.rows if row.case == case}
+    best = max((row.speed for row in rows.values()), default=0.0)
+    noise = bench.noise.get(case, 0.0)
+    cells = [
+        _view_cell(column, rows.get((column.port, column.variant)), noise, best, axis, bench.header.reference)
+        for column in columns
+    ]
+    op = next(iter(rows.values())).op
+    band = axis.place(1 / (1 + noise)), axis.place(1 + noise)
+    return SpeedCase(case, notes.get(case, ""), op, cells, noise, *(min(max(x, 0.0), 100.0) for x in band))
+
+
+def _view_cell(
+    column: SpeedColumn, row: BenchRow | None, noise: float, best: float, axis: Axis, reference: str
+) -> SpeedCell:
+    name = f"{column.port} {column.variant}"
+    if row is None or not row.rounds or row.speed <= 0:
+        why = f"{name}: {(row.message or row.note or row.outcome) if row else 'not asked'}"
+        failed = row is not None and row.outcome not in ("pass", "unsupported")
+        return SpeedCell(column, "", "", "", "", None, 0, 0, same=False, best=False, failed=failed, why=why)
+    is_reference = column.port == reference and column.first
+    ratio = "1" if is_reference else show_ratio(row.speed, noise)
+    why = (
+        f"{name}: {row.speed:.3g} times as fast"
+        f" ({row.speed_low:.3g} to {row.speed_high:.3g} in {row.rounds} rounds),"
+        f" median {show_ns(row.median_ns)}, minimum {show_ns(row.min_ns)}, first call {show_ns(row.first_ns)}"
+        f"{'; ' + row.note if row.note else ''}"
+    )
+    return SpeedCell(
+        column=column,
+        ratio=ratio,
+        time=show_ns(row.median_ns),
+        rate=three_digits(row.gflops) if row.gflops else "",
+        bandwidth=three_digits(row.gigabytes) if row.gigabytes else "",
+        x=axis.place(row.speed),
+        low=axis.place(row.speed_low),
+        high=axis.place(row.speed_high),
+        same=ratio == "≈",
+        best=row.speed == best and ratio != "≈",
+        failed=False,
+        why=why,
+    )
