@@ -1,0 +1,68 @@
+# Rosetta Attention. `make help` lists the targets; each sets up what it needs and is missing.
+
+PYTHON ?= python3
+# Narrow everything, the set-up included: make compare PORTS=rust,julia OPS=sdpa
+PORTS ?=
+OPS ?=
+
+comma := ,
+PORT_FLAGS := $(if $(PORTS),--ports $(PORTS))
+FLAGS := $(PORT_FLAGS) $(if $(OPS),--ops $(OPS))
+CONFORMANCE := .venv/bin/conformance
+# Looks for the toolchains, names all that are missing, then installs what the checkout lacks for a purpose.
+SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolchains.sh python \
+	$(if $(PORTS),$(filter rust julia,$(subst $(comma), ,$(PORTS))),rust julia); exit 1; }; \
+	$(PYTHON) scripts/setup.py $(PORT_FLAGS) --for
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build fixtures test-all conform bench compare site fmt lint clean
+
+help: ## list the targets
+	@echo "make TARGET [PORTS=python,torch,rust,typescript,julia] [OPS=softmax,sdpa,mha,kv_cache]"
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  %-10s %s\n", $$1, $$2 }'
+	@echo
+	@echo "PORTS and OPS narrow every target, the set-up too. $(CONFORMANCE) --help is the command line behind them."
+
+compare: ## the main job: judge and time every port, print the table, write site/index.html
+	$(SET_UP) run
+	@$(CONFORMANCE) compare $(FLAGS)
+
+test-all: ## every test: lint, each language's own suite, the harness's, the conformance run
+	$(SET_UP) test
+	@.venv/bin/python scripts/test_all.py $(FLAGS)
+
+conform: ## run every port over every case that it claims, and judge
+	$(SET_UP) run
+	@$(CONFORMANCE) run $(FLAGS)
+
+bench: ## time the ports against each other
+	$(SET_UP) run
+	@$(CONFORMANCE) bench $(FLAGS)
+
+site: ## draw site/index.html from the last reports
+	$(SET_UP) run
+	@$(CONFORMANCE) site $(FLAGS)
+
+fixtures: ## make the generated cases, and prove that the committed ones are what the code makes
+	$(SET_UP) run
+	@$(CONFORMANCE) fixtures $(FLAGS)
+
+lint: ## formatters (checking only), linters and type checkers of every language
+	$(SET_UP) lint
+	@.venv/bin/python scripts/lint.py $(PORT_FLAGS)
+
+fmt: ## format the sources of every language
+	$(SET_UP) lint
+	@.venv/bin/python scripts/lint.py $(PORT_FLAGS) --fix
+
+build: ## set up and build the ports, no more
+	$(SET_UP) run
+
+setup: ## set up all that development needs, tests and linters included
+	$(SET_UP) test
+
+clean: ## remove all that these targets made: environments, tools, builds, generated cases, pages
+	rm -rf .venv .tools site conformance/.cache rust/target typescript/node_modules typescript/dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find scripts python conformance -name __pycache__ -o -name '*.egg-info' | xargs rm -rf
