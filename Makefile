@@ -6,8 +6,8 @@ PORTS ?=
 OPS ?=
 
 comma := ,
-PORT_FLAGS := $(if $(PORTS),--ports $(PORTS))
-FLAGS := $(PORT_FLAGS) $(if $(OPS),--ops $(OPS))
+PORT_FLAGS := $(if $(PORTS),--ports "$(PORTS)")
+FLAGS := $(PORT_FLAGS) $(if $(OPS),--ops "$(OPS)")
 CONFORMANCE := .venv/bin/conformance
 # Looks for the toolchains, names all that are missing, then installs what the checkout lacks for a purpose.
 SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolchains.sh python \
@@ -64,5 +64,6 @@ setup: ## set up all that development needs, tests and linters included
 
 clean: ## remove all that these targets made: environments, tools, builds, generated cases, pages
 	rm -rf .venv .tools site conformance/.cache rust/target typescript/node_modules typescript/dist
+	rm -f rust/attention-py/python/rosetta_attention_rs/*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find scripts python conformance -name __pycache__ -o -name '*.egg-info' | xargs rm -rf

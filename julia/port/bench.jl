@@ -26,14 +26,18 @@ function measure(bench::Bench, warmup::Int, samples::Int, min_sample_ns::Int)
         elapsed(bench, 1)
     end
     before = Base.gc_bytes()
-    evals, spent = 1, elapsed(bench, 1)
+    evals, spent = 1, [elapsed(bench, 1)]
     bytes = Int(Base.gc_bytes() - before)
-    while spent < min_sample_ns
-        # A little more than the last time suggests, and never more than ten times as many at once.
-        evals = clamp(ceil(Int, 1.1 * evals * min_sample_ns / max(spent, 1)), evals + 1, 10 * evals)
-        spent = elapsed(bench, evals)
+    while length(spent) < samples || minimum(spent) < min_sample_ns
+        if minimum(spent) < min_sample_ns
+            # A little more than the fastest suggests, and never more than ten times as many at once.
+            fastest = max(minimum(spent), 1)
+            evals = clamp(ceil(Int, 1.1 * evals * min_sample_ns / fastest), evals + 1, 10 * evals)
+            empty!(spent)
+        end
+        push!(spent, elapsed(bench, evals))
     end
-    samples_ns = [elapsed(bench, evals) / evals for _ in 1:samples]
+    samples_ns = spent[end-samples+1:end] ./ evals
     return evals, samples_ns, bytes
 end
 

@@ -48,7 +48,8 @@ FolderOption = Annotated[
 
 def main() -> None:
     """Runs the command line. What the user did wrong is one line on stderr and status 2."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the harness's own sums shall not spin beside the ports
+    # The harness's own sums shall not spin beside the ports.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except UsageError as error:

@@ -1,9 +1,7 @@
 //! NumPy arrays in: element type and rank are checked, nothing is copied.
 
 use ndarray::{ArrayView, ArrayView4, Dimension};
-use numpy::{
-    Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
-};
+use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use rosetta_attention::AttentionError::{DtypeMismatch, ShapeMismatch};
 
@@ -60,7 +58,13 @@ pub fn float_kind(
     argument: &'static str,
     x: &Bound<'_, PyAny>,
 ) -> PyResult<Kind> {
-    kind_of_name(x.py(), function, argument, dtype_name(x)?)
+    if x.cast::<PyArrayDyn<f32>>().is_ok() {
+        Ok(Kind::F32)
+    } else if x.cast::<PyArrayDyn<f64>>().is_ok() {
+        Ok(Kind::F64)
+    } else {
+        kind_of_name(x.py(), function, argument, dtype_name(x)?)
+    }
 }
 
 /// Which float type a NumPy dtype is.
@@ -90,20 +94,27 @@ pub fn array<'py, T: Named>(
     argument: &'static str,
     x: &Bound<'py, PyAny>,
 ) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
-    let py = x.py();
-    let name = dtype_name(x)?;
-    if name != T::NAME {
-        return Err(refuse(py, DtypeMismatch, function, argument, T::NAME, name));
-    }
-    let x = match x.cast::<PyUntypedArray>() {
-        Ok(x) => x.as_any().clone(),
-        Err(_) => PyModule::import(py, "numpy")?.call_method1("asarray", (x,))?, // a NumPy scalar
+    let x = match x.cast::<PyArrayDyn<T>>() {
+        Ok(x) => x.clone(),
+        Err(_) => from_scalar(function, argument, x)?,
     };
-    let x = x.cast_into::<PyArrayDyn<T>>()?;
     let whole = |stride: &isize| stride % size_of::<T>() as isize == 0;
     let readable = x.is_aligned() && !x.is_empty() && x.strides().iter().all(whole);
     let x = if readable { x } else { x.call_method0("copy")?.cast_into()? };
     Ok(x.try_readonly()?)
+}
+
+/// A NumPy scalar, which has an element type as well, as an array of rank 0.
+fn from_scalar<'py, T: Named>(
+    function: &'static str,
+    argument: &'static str,
+    x: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+    let name = dtype_name(x)?;
+    if name != T::NAME {
+        return Err(refuse(x.py(), DtypeMismatch, function, argument, T::NAME, name));
+    }
+    Ok(PyModule::import(x.py(), "numpy")?.call_method1("asarray", (x,))?.cast_into()?)
 }
 
 /// `array`, or `None`.

@@ -195,3 +195,21 @@ fn with_room<T: Float>(x: &ArrayRef4<T>, room: usize) -> Array4<T> {
     larger.slice_mut(s![.., .., ..old, ..]).assign(x);
     larger
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_doubles() {
+        let mut cache = KvCache::<f32>::new(1, 1, 1, 1, None).unwrap();
+        let one = Array4::zeros((1, 1, 1, 1));
+        let mut rooms = vec![];
+        for _ in 0..9 {
+            cache.append(&one, &one, None).unwrap();
+            rooms.push(cache.k.dim().2);
+        }
+        assert_eq!(rooms, [1, 2, 4, 4, 8, 8, 8, 8, 16]);
+        assert_eq!(KvCache::<f32>::new(1, 1, 1, 1, Some(5)).unwrap().k.dim().2, 5);
+    }
+}

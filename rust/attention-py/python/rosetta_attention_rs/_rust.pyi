@@ -1,13 +1,26 @@
 """The extension module. Private: the functions around it have the defaults and the documentation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from .arrays import Array, BoolArray, IntArray
 from .masks import Mask
 from .mha import MultiHeadAttention
+
+__all__ = [
+    "KVCache",
+    "__rustc__",
+    "__version__",
+    "mha",
+    "sdpa",
+    "sdpa_simd",
+    "sdpa_steps",
+    "simd_tiers",
+    "softmax_lse",
+    "visible",
+]
 
 __version__: str
 __rustc__: str  # the compiler and its version
@@ -27,6 +40,7 @@ def mha(
     layer: MultiHeadAttention, x: Array, context: Array | None, options: _Options
 ) -> tuple[Array, Array, Array]: ...
 
+@final
 class KVCache:
     def __new__(
         cls,
