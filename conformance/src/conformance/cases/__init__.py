@@ -2,14 +2,25 @@
 
 from collections.abc import Iterator
 
-from . import bench, kv_cache, mha, sdpa_errors, sdpa_examples, sdpa_rules, sdpa_sizes, softmax
+from . import (
+    bench,
+    kv_cache,
+    kv_cache_failures,
+    mha,
+    sdpa_errors,
+    sdpa_examples,
+    sdpa_poison,
+    sdpa_rules,
+    sdpa_sizes,
+    softmax,
+)
 from .draft import Draft
 
 SUITES = {
     "softmax": (softmax,),
-    "sdpa": (sdpa_examples, sdpa_rules, sdpa_sizes, sdpa_errors),
+    "sdpa": (sdpa_examples, sdpa_rules, sdpa_poison, sdpa_sizes, sdpa_errors),
     "mha": (mha,),
-    "kv_cache": (kv_cache,),
+    "kv_cache": (kv_cache, kv_cache_failures),
     "bench": (bench,),
 }
 
