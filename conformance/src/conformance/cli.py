@@ -188,7 +188,7 @@ def bench(
     ports: PortsOption = "",
     ops: OpsOption = "",
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="A quarter of an hour, or about a minute.")
+        bool, typer.Option("--full/--quick", help="At most a quarter of an hour, or about a minute.")
     ] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where the raw samples go. [site/bench.jsonl]")
