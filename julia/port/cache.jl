@@ -20,6 +20,7 @@ function prepare_cache(config::Dict, inputs::Tensors, want)
     good || invalid_request("steps: expected a list of objects with `do`")
     for step in steps
         step["do"] in STEPS || throw(NotOffered("step.$(step["do"])"))
+        something(optional(step, "cache"), "main") == "main" || throw(NotOffered("step.cache"))
     end
     head_dim = required(config, "head_dim")
     sizes = (
@@ -36,21 +37,18 @@ function prepare_cache(config::Dict, inputs::Tensors, want)
     return Prepared(() -> run_script(script), result -> wanted(result[2]), result -> ["steps" => result[1]])
 end
 
-# That of the first append's keys, else of any float tensor of the file.
+# That of the first append's keys, else of the first float tensor by name.
 function cache_dtype(steps::Vector, inputs::Tensors)
     for step in steps
         step["do"] == "append" || continue
         k = tensor_of(inputs, optional(step, "k"))
         k === nothing && break
-        check_offered(k)
         eltype(k) in keys(DTYPE_NAMES) && return eltype(k)
         break
     end
     found = [eltype(inputs[name]) for name in sort!(collect(keys(inputs)))]
-    filter!(T -> T <: AbstractFloat, found)
-    isempty(found) && return Float32
-    first(found) === Float16 && throw(NotOffered("dtype.f16"))
-    return first(found)
+    filter!(in(keys(DTYPE_NAMES)), found)
+    return isempty(found) ? Float32 : first(found)
 end
 
 tensor_of(inputs::Tensors, name) = name isa String ? optional(inputs, name) : nothing
@@ -87,12 +85,11 @@ function run_script(script::CacheScript)
 end
 
 function run_step(cache::KVCache, step::Dict, inputs::Tensors)
-    something(optional(step, "cache"), "main") == "main" || invalid_request("cache: there is only main")
     kind = step["do"]
     kind == "append" && return run_append(cache, step, inputs)
     kind == "attend" && return run_attend(cache, step, inputs)
     kind == "read" && return run_read(cache, step)
-    kind == "truncate" && truncate!(cache, required(step, "lengths"))
+    kind == "truncate" && truncate!(cache, optional(step, "lengths"))
     kind == "reset" && reset!(cache)
     return Fields()
 end
@@ -104,8 +101,9 @@ function run_append(cache::KVCache, step::Dict, inputs::Tensors)
 end
 
 function run_attend(cache::KVCache, step::Dict, inputs::Tensors)
-    q, out, lse = named_tensor(inputs, required(step, "q")), required(step, "out"), optional(step, "lse")
-    q_offset = optional(step, "q_offset")
+    q, out = named_tensor(inputs, required(step, "q")), out_name(step, "out")
+    lse = optional(step, "lse") === nothing ? nothing : out_name(step, "lse")
+    q_offset = plain_offset(step)
     q_offset = q_offset isa String ? named_tensor(inputs, q_offset) : q_offset
     mask = mask_of(step, named_tensor(inputs, optional(step, "mask")), nothing, q_offset)
     options = shared_options(step, mask, named_tensor(inputs, optional(step, "bias")))
@@ -115,9 +113,15 @@ function run_attend(cache::KVCache, step::Dict, inputs::Tensors)
 end
 
 function run_read(cache::KVCache, step::Dict)
-    out = required(step, "out")
+    out = out_name(step, "out")
     k, v, held = read(cache)
     return [pair("$out.k", k), pair("$out.v", v), pair("$out.lengths", held)]
+end
+
+function out_name(step::Dict, field::String)
+    name = required(step, field)
+    name isa String || invalid_request("$field: expected the name of a tensor, got $(repr(name))")
+    return name
 end
 
 # The tensor that a step names; a name that the file lacks is the step's fault.

@@ -1,6 +1,6 @@
-# A small JSON reader and writer: RFC 8259, nothing more. Numbers without fraction or exponent that fit are
-# Int64, all others Float64; objects are Dict{String,Any}, arrays Vector{Any}, null is `nothing`. NaN and
-# Infinity are no JSON.
+# A small JSON reader and writer: RFC 8259, nothing more. Numbers without fraction or exponent are Int64, or
+# BigInt where they do not fit, all others Float64; objects are Dict{String,Any}, arrays Vector{Any}, null is
+# `nothing`. NaN and Infinity are no JSON.
 
 # An object that keeps the order of its fields.
 const Fields = Vector{Pair{String,Any}}
@@ -126,7 +126,7 @@ function read_number(reader::JSONReader)
     end
     if found[2] === nothing && found[3] === nothing
         integer = tryparse(Int64, text)
-        integer === nothing || return integer
+        return integer === nothing ? parse(BigInt, text) : integer
     end
     return parse(Float64, text)
 end

@@ -48,6 +48,9 @@ end
 const Tensors = Dict{String,Any}
 
 function check_claimed(op, variant)
+    op isa String || invalid_request("op: expected a name, got $(repr(op))")
+    good = variant === nothing || variant isa String
+    good || invalid_request("variant: expected a name, got $(repr(variant))")
     op in first.(OPS) || throw(NotOffered("op.$op"))
     variant === nothing || variant in VARIANTS || throw(NotOffered("variant.$variant"))
     return nothing
@@ -56,10 +59,11 @@ end
 function prepare(op::String, config, inputs::Tensors, want)
     config = something(config, Dict{String,Any}())
     config isa Dict || invalid_request("config: expected an object")
+    config = whole(config)
     named = want === nothing || (want isa Vector && all(name -> name isa String, want))
     named || invalid_request("want: expected a list of names")
     op == "kv_cache" && return prepare_cache(config, inputs, want)
-    want = want === nothing ? ["output"] : want
+    want = want === nothing ? ["output"] : unique(want)
     for name in want
         name in OUTPUTS[op] || invalid_request("want: $op has no $name")
     end
@@ -70,7 +74,6 @@ end
 
 function prepare_softmax(inputs::Tensors, want)
     x = required(inputs, "x")
-    check_offered(x)
     want == ["output"] && return Prepared(() -> softmax(x), only_output, nothing_more)
     named((weights, lse)) = Fields([pair(name, name == "lse" ? lse : weights) for name in want])
     return Prepared(() -> softmax_lse(x), named, nothing_more)
@@ -78,7 +81,6 @@ end
 
 function prepare_sdpa(config::Dict, inputs::Tensors, want)
     q, k, v = required(inputs, "q"), required(inputs, "k"), required(inputs, "v")
-    check_offered(q)
     options = merge(options_of(config, inputs), Sinks((optional(inputs, "sinks"),)))
     want == ["output"] && return Prepared(() -> sdpa(q, k, v; options...), only_output, nothing_more)
     return Prepared(() -> sdpa_steps(q, k, v; options...), steps -> fields(steps, want), nothing_more)
@@ -86,7 +88,6 @@ end
 
 function prepare_mha(config::Dict, inputs::Tensors, want)
     x = required(inputs, "x")
-    check_offered(x)
     layer = MultiHeadAttention(
         required(inputs, "w_q"),
         required(inputs, "w_k"),
@@ -112,7 +113,7 @@ fields(steps, want) = Fields([pair(name, getfield(steps, Symbol(name))) for name
 
 # The keywords that sdpa, mha and a cache's attend share.
 function options_of(config::Dict, inputs::Tensors)
-    q_offset = optional(config, "q_offset")
+    q_offset = plain_offset(config)
     if optional(inputs, "q_offset") !== nothing
         both = q_offset !== nothing
         both && throw(AttentionError(:invalid_config, "q_offset: expected config or tensor, got both"))
@@ -120,6 +121,13 @@ function options_of(config::Dict, inputs::Tensors)
     end
     mask = mask_of(config, optional(inputs, "mask"), optional(inputs, "kv_lengths"), q_offset)
     return shared_options(config, mask, optional(inputs, "bias"))
+end
+
+# A list is a tensor's business, never the config's.
+function plain_offset(config::Dict)
+    q_offset = optional(config, "q_offset")
+    q_offset isa Vector && throw(AttentionError(:invalid_config, "q_offset: expected an integer, got a list"))
+    return q_offset
 end
 
 function mask_of(config::Dict, keep, kv_lengths, q_offset)
@@ -136,18 +144,26 @@ const Sinks = NamedTuple{(:sinks,),Tuple{Any}}
 shared_options(config::Dict, @nospecialize(mask), @nospecialize(bias)) =
     Options((mask, bias, optional(config, "scale"), optional(config, "softcap")))
 
-# A missing field or tensor and a null are the same.
+# A missing field or tensor and a null are the same. Half precision is read, but not computed.
 function optional(table::Dict, name::String)
     value = get(table, name, nothing)
     value isa Unreadable && throw(NotOffered("dtype.$(lowercase(value.dtype))"))
+    value isa AbstractArray{Float16} && throw(NotOffered("dtype.f16"))
     return value
 end
+
+# JSON has one kind of number: where an integer is due, 2.0 is 2. One beyond ±FARTHEST, where no position is,
+# becomes that: sums with it stay within 64 bits.
+const FARTHEST = 2^62
+const REALS = ("scale", "softcap")
+whole(value) = value
+whole(n::Union{Int,BigInt,Float64}) = isinteger(n) ? Int(clamp(n, -FARTHEST, FARTHEST)) : n
+whole(list::Vector) = Any[whole(value) for value in list]
+whole(table::Dict) =
+    Dict{String,Any}(name => name in REALS ? value : whole(value) for (name, value) in table)
 
 function required(table::Dict, name::String)
     value = optional(table, name)
     value === nothing && invalid_request("$name: expected a value, got none")
     return value
 end
-
-# Half precision is read, but not computed; the library names what is no float at all.
-check_offered(x) = eltype(x) === Float16 && throw(NotOffered("dtype.f16"))

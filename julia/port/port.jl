@@ -82,11 +82,9 @@ end
 failure(code::String, message::String) = Fields(["status" => "error", "code" => code, "message" => message])
 
 function answer_start(state::State, request::Dict)::Fields
-    protocol = something(optional(request, "protocol"), 1)
-    protocol == 1 || throw(NotOffered("protocol.$protocol"))
-    threads = something(optional(request, "threads"), state.threads)
-    good = threads isa Int && threads >= 1
-    good || invalid_request("threads: expected an integer >= 1, got $(repr(threads))")
+    protocol = whole(optional(request, "protocol"))
+    protocol === 1 || invalid_request("protocol: expected 1, got $(repr(protocol))")
+    threads = number_field(request, "threads", 1, 1)
     state.threads = min(threads, Sys.CPU_THREADS)
     state.started = true
     LinearAlgebra.BLAS.set_num_threads(state.threads)  # the projections of mha; all else is one thread
@@ -150,7 +148,7 @@ function load(request::Dict)
     inputs = try
         read_tensors(path)
     catch error
-        error isa Union{FileError,JSONError,SystemError,EOFError} || rethrow()
+        error isa Union{FileError,JSONError,SystemError,EOFError,ArgumentError} || rethrow()
         invalid_request("inputs: expected a readable safetensors file: $(sprint(showerror, error))")
     end
     return prepare(op, config, inputs, want)
@@ -160,7 +158,7 @@ function write_outputs(path::String, tensors)
     try
         write_tensors(path, tensors)
     catch error
-        error isa Union{SystemError,Base.IOError} || rethrow()
+        error isa Union{SystemError,Base.IOError,ArgumentError} || rethrow()
         invalid_request("outputs: expected a path that can be written: $(sprint(showerror, error))")
     end
 end
@@ -172,10 +170,10 @@ function path_field(request::Dict, name::String)
 end
 
 function number_field(request::Dict, name::String, default, least)
-    value = something(optional(request, name), default)
-    good = value isa Real && isinteger(value) && least <= value <= 10^18
+    value = whole(something(optional(request, name), default))
+    good = value isa Int && value >= least
     good || invalid_request("$name: expected an integer >= $least, got $(repr(value))")
-    return Int(value)
+    return value
 end
 
 end

@@ -23,6 +23,8 @@ const ELTYPES = Dict{String,DataType}(
     "I64" => Int64, "I32" => Int32, "I16" => Int16, "I8" => Int8,
     "U64" => UInt64, "U32" => UInt32, "U16" => UInt16, "U8" => UInt8, "BOOL" => Bool,
 )
+# All that the format knows.
+const DTYPE_NAME = r"^(BOOL|C64|F4|F6_E[23]M[23]|F8_E[458]M[0-3](FNUZ)?|BF16|F(16|32|64)|[IU](8|16|32|64))$"
 const DTYPES = Dict{DataType,String}(T => name for (name, T) in ELTYPES)
 
 """
@@ -64,6 +66,7 @@ function described(name::String, entry)
     offsets = good ? get(entry, "data_offsets", nothing) : nothing
     good = shape isa Vector && all(n -> n isa Int64 && n >= 0, shape)
     good = good && offsets isa Vector && length(offsets) == 2 && all(n -> n isa Int64, offsets)
+    good = good && occursin(DTYPE_NAME, entry["dtype"])
     good || throw(FileError("$name: expected dtype, shape and data_offsets"))
     return entry["dtype"], Int[n for n in reverse(shape)], offsets[1], offsets[2]
 end
@@ -90,12 +93,17 @@ function write_tensors(path::AbstractString, tensors::Fields)
     text = write_json(header)
     text *= " "^mod(-sizeof(text), 8)
     partial = path * ".partial"
-    open(partial, "w") do io
-        write(io, UInt64(sizeof(text)), text)
-        for (_, x) in tensors
-            write(io, x)
+    try
+        open(partial, "w") do io
+            write(io, UInt64(sizeof(text)), text)
+            for (_, x) in tensors
+                write(io, x)
+            end
         end
+        Base.Filesystem.rename(partial, path)
+    catch
+        ispath(partial) && rm(partial)
+        rethrow()
     end
-    Base.Filesystem.rename(partial, path)
     return nothing
 end

@@ -156,7 +156,7 @@ end
 # What the cache needs before it can align the queries; sdpa checks the rest.
 function check_attend(name::String, q, mask)
     @nospecialize
-    check_array(name, "q", q)
+    check_float(name, "q", q)
     check_rank(name, "q", q, "(D, T, H, B)", 4)
     mask isa Mask || reject(:invalid_config, name, "mask", "a Mask", typeof(mask))
     good = mask.kv_lengths === nothing
@@ -182,13 +182,12 @@ end
 
 # One integer a row, from 0 to what the row holds.
 function check_truncate(name::String, @nospecialize(lengths), held::Vector{Int64})
-    list = lengths isa Union{AbstractVector,Tuple}
+    list = lengths isa Union{AbstractVector,Tuple} && all(is_integer, lengths)
     list || reject(:invalid_config, name, "lengths", "a list of integers", repr(lengths))
     same = length(lengths) == length(held)
     same || reject(:shape_mismatch, name, "lengths", "$(length(held)) values", length(lengths))
     for (n, most) in zip(lengths, held)
-        good = is_integer(n) && 0 <= n <= most
-        good || reject(:invalid_config, name, "lengths", "at most the lengths held, $held", repr(n))
+        0 <= n <= most || reject(:invalid_config, name, "lengths", "at most the lengths held, $held", repr(n))
     end
     return nothing
 end

@@ -36,6 +36,8 @@ mutable struct KVCache{T<:AbstractFloat}
     function KVCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing) where {T}
         check_cache_config("kv_cache", batch, num_kv_heads, head_dim, value_dim, capacity)
         room = capacity === nothing ? 0 : capacity
+        # `zeros` takes a product that has wrapped around for the size.
+        foldl(Base.checked_mul, Int.((sizeof(T), max(head_dim, value_dim), room, num_kv_heads, batch)))
         k = zeros(T, head_dim, room, num_kv_heads, batch)
         v = zeros(T, value_dim, room, num_kv_heads, batch)
         return new{T}(batch, num_kv_heads, head_dim, value_dim, capacity, k, v, zeros(Int64, batch))

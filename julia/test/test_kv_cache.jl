@@ -164,3 +164,9 @@ end
     @test (@inferred attend(cache, zeros(Float32, 1, 1, 1, 1))) isa Array{Float32,4}
     @test occursin("4", sprint(show, cache))
 end
+
+@testset "sizes that wrap around are refused" begin
+    for sizes in ((2^62, 2, 2), (2, 2^62, 2), (2, 2, 2^62))
+        @test_throws OverflowError KVCache{Float32}(sizes...; capacity = 4)
+    end
+end

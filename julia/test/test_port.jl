@@ -37,9 +37,14 @@ config(; fields...) = Dict{String,Any}(String(k) => v for (k, v) in fields)
     @test answer["threads"] == 1
     @test sort(collect(keys(answer["ops"]))) == ["kv_cache", "mha", "sdpa", "softmax"]
     @test all(op["variants"] == ["naive"] && op["dtypes"] == ["f32", "f64"] for op in values(answer["ops"]))
-    @test ask(state, Dict{String,Any}("cmd" => "start", "threads" => 2))["threads"] == min(2, Sys.CPU_THREADS)
-    @test ask(state, Dict{String,Any}("cmd" => "start", "threads" => 0))["code"] == "invalid_request"
-    @test ask(state, Dict{String,Any}("cmd" => "start", "protocol" => 2))["status"] == "unsupported"
+    again(; fields...) = ask(state, config(; cmd = "start", fields...))
+    @test again(protocol = 1, threads = 2)["threads"] == min(2, Sys.CPU_THREADS)
+    @test again(protocol = 1, threads = nothing)["threads"] == 1
+    wrongs = ((threads = 0,), (threads = 1.5,), (protocol = 2,), (protocol = true,), (protocol = nothing,))
+    for wrong in wrongs
+        @test again(; protocol = 1, wrong...)["code"] == "invalid_request"
+    end
+    @test again()["code"] == "invalid_request"
     @test Port.handle(state, "{\"cmd\":\"stop\"}") == ("{\"status\":\"ok\"}", true)
 end
 
@@ -52,6 +57,8 @@ end
     end
     @test parse_json(Port.handle(state, "{\"cmd\":\"jump\",\"seq\":[1,\"é\"]}")[1])["seq"] == [1, "é"]
     @test parse_json(Port.handle(state, "{\"cmd\":\"jump\",\"seq\":1e999}")[1])["status"] == "error"
+    large = "18446744073709551617"  # beyond 64 bits
+    @test occursin("\"seq\":$large,", Port.handle(state, "{\"cmd\":\"jump\",\"seq\":$large}")[1])
 end
 
 @testset "run" begin
@@ -68,6 +75,12 @@ end
     @test run_case("sdpa", inputs; config = options, variant = "naive")[1]["status"] == "ok"
     @test run_case("sdpa", inputs; config = nothing, variant = nothing, want = nothing)[1]["status"] == "ok"
     @test isempty(run_case("sdpa", inputs; want = [])[2])
+    @test collect(keys(run_case("sdpa", inputs; want = ["lse", "lse"])[2])) == ["lse"]
+    for far in (1.0, 1e300, -1e300, typemax(Int), typemin(Int), big(10)^30)
+        window = [1.0, abs(float(far))]
+        options = config(scale = 1, causal = true, window = window, q_offset = far, softcap = 2)
+        @test run_case("sdpa", inputs; config = options)[1]["status"] == "ok"
+    end
 
     _, tensors = run_case("softmax", stored("x" => [0.0 -Inf; 0.0 -Inf]); want = ["output", "lse"])
     @test same(tensors["output"], [0.5 0.0; 0.5 0.0]) && same(tensors["lse"], [log(2.0), -Inf])
@@ -82,6 +95,8 @@ end
     inputs = stored("q" => q, "k" => k, "v" => v)
     sdpa_code(; fields...) = code(run_case("sdpa", inputs; config = config(; fields...)))
     @test code(run_case("flash", inputs)) == "op.flash"
+    @test code(run_case(5, inputs)) == "invalid_request"
+    @test code(run_case("sdpa", inputs; variant = 5)) == "invalid_request"
     @test code(run_case("sdpa", inputs; variant = "simd")) == "variant.simd"
     @test code(run_case("sdpa", inputs; want = ["junk"])) == "invalid_request"
     @test code(run_case("sdpa", inputs; want = "output")) == "invalid_request"
@@ -92,12 +107,15 @@ end
     @test code(run_case("sdpa", inputs; outputs = nothing)) == "invalid_request"
     @test code(run_case("sdpa", inputs; outputs = joinpath(tempname(), "x"))) == "invalid_request"
     @test code(run_case("sdpa", stored("q" => q, "k" => k))) == "invalid_request"
+    @test code(run_case("sdpa", inputs; outputs = "\0")) == "invalid_request"
+    @test code(run_case("sdpa", "\0")) == "invalid_request"
     @test code(run_case("sdpa", stored("q" => Float16.(q), "k" => k, "v" => v))) == "dtype.f16"
+    @test code(run_case("sdpa", stored("q" => q, "k" => k, "v" => Float16.(v)))) == "dtype.f16"
     @test code(run_case("sdpa", stored("q" => q, "k" => Float32.(k), "v" => v))) == "dtype_mismatch"
     for window in ([1], "x", [-1, 0], Dict{String,Any}(), 1)
         @test sdpa_code(window = window) == "invalid_config"
     end
-    for bad in ((causal = 1,), (softcap = "x",), (scale = [1],), (q_offset = 0.5,))
+    for bad in ((causal = 1,), (softcap = "x",), (scale = [1],), (q_offset = 0.5,), (q_offset = [0],))
         @test sdpa_code(; bad...) == "invalid_config"
     end
     both = stored("q" => q, "k" => k, "v" => v, "q_offset" => Int64[0])
@@ -126,8 +144,12 @@ end
         step("append"; k = "double", v = "v") => "dtype_mismatch",
         step("append"; k = "k", v = "missing") => "invalid_request",
         step("append"; k = "k") => "invalid_request",
+        step("attend"; q = "q", out = 5) => "invalid_request",
+        step("attend"; q = "q", out = "o", lse = 5) => "invalid_request",
+        step("attend"; q = "q", out = "o", q_offset = [0]) => "invalid_config",
+        step("truncate") => "invalid_config",
         step("truncate"; lengths = [5]) => "invalid_config",
-        step("truncate"; lengths = [1]) => "ok",
+        step("truncate"; lengths = [1.0]) => "ok",
         step("attend"; q = "q", out = "o2", lse = "l2") => "ok",
         step("read"; out = "r") => "ok",
         step("reset") => "ok",
@@ -152,6 +174,7 @@ end
     @test cache_code(script(ask_q); want = ["junk"]) == "invalid_request"
     @test cache_code(script(ask_q; kind = "paged")) == "kind.paged"
     @test cache_code(script(ask_q, step("fork"; into = "x"))) == "step.fork"
+    @test cache_code(script(step("append"; k = "k", v = "v", cache = "b"))) == "step.cache"
     @test cache_code(script(ask_q; rope = config(base = 10))) == "rope"
     @test cache_code(script(ask_q; capacity = -1)) == "invalid_config"
     @test cache_code(script(ask_q; capacity = "x")) == "invalid_config"

@@ -55,6 +55,9 @@ end
         @test same(again[name], x)
     end
     @test !ispath(path * ".partial")
+    folder = mktempdir()
+    @test_throws Exception write_tensors(folder, tensors)
+    @test !ispath(folder * ".partial")
     header_bytes = open(io -> read(io, UInt64), path)
     @test header_bytes % 8 == 0
     write_tensors(path, Fields())
@@ -79,6 +82,7 @@ end
         written("{\"x\":" * entry("F32", "[9223372036854775807,4]", 0, 8) * "}", data),
         written("{\"x\":" * entry("F32", "2", 0, 8) * "}", data),
         written("{\"x\":7}", data),
+        written("{\"x\":" * entry("F31", "[2]", 0, 8) * "}", data),
         written("{\"x\":{\"dtype\":\"F32\"}}", data),
     ]
     for path in bad

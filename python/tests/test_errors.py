@@ -58,6 +58,8 @@ SDPA = [
     ("q_offset", SHAPE, {"mask": {"q_offset": [0, 0, 0]}}),
     ("q_offset", CONFIG, {"mask": {"q_offset": 1.5}}),
     ("q_offset", CONFIG, {"mask": {"q_offset": True}}),
+    ("causal", CONFIG, {"mask": {"causal": "yes"}}),
+    ("causal", CONFIG, {"mask": {"causal": 1}}),
     ("window", CONFIG, {"mask": {"window": (-1, 0)}}),
     ("window", CONFIG, {"mask": {"window": (0, -2)}}),
     ("window", CONFIG, {"mask": {"window": (0.5, 0)}}),

@@ -38,7 +38,11 @@ class TestStart:
         assert (answer["code"], answer["seq"]) == ("invalid_request", 1)
         assert port.answer(b'{"cmd": "bench"}')["code"] == "invalid_request"
 
-    @pytest.mark.parametrize("request_", [{}, {"protocol": 2}, {"protocol": 1, "threads": "x"}], ids=str)
+    @pytest.mark.parametrize(
+        "request_",
+        [{}, {"protocol": 2}, {"protocol": 1, "threads": "x"}, {"protocol": 1, "threads": 0}],
+        ids=str,
+    )
     def test_refuses(self, driver, request_):
         assert driver.ask(cmd="start", **request_)["code"] == "invalid_request"
 
@@ -55,6 +59,9 @@ class TestLines:
             b'{"cmd": "run"',
             b"\xff\xfe",
             b'{"seq": NaN}',
+            b'{"cmd": "stop", "seq": 1e999}',
+            b'\xef\xbb\xbf{"cmd": "stop"}',
+            '{"cmd": "stop"}'.encode("utf-16-le"),
             b"{}",
             b"[" * 100_000,
         ],
@@ -73,7 +80,7 @@ class TestLines:
         }
 
     def test_seq_comes_back_as_it_was(self, driver):
-        for seq in (0, 7, "a", None):
+        for seq in (0, 7, 2**64 + 1, "a", None):
             assert driver.run("softmax", SOFTMAX, seq=seq)["seq"] == seq
         assert "seq" not in driver.run("softmax", SOFTMAX)
 
@@ -124,6 +131,17 @@ class TestRun:
         assert written["output"].shape == (2,)
         assert written["lse"].shape == ()
 
+    def test_an_integer_may_be_written_with_a_point(self, driver):
+        k = v = column([1, 2, 4, 8])
+        sdpa = {"q": np.zeros((1, 1, 1, 1), np.float32), "k": k, "v": v}
+        config = {"causal": True, "q_offset": 2.0, "window": [1.0, None], "scale": 1, "softcap": 2}
+        assert driver.ok("sdpa", sdpa, config=config)["output"].item() == 3
+        for far in (1e300, 2**63 - 1, 10**30):  # no overflow
+            assert driver.ok("sdpa", sdpa, config={"causal": True, "q_offset": far})["output"].item() == 3.75
+            assert driver.ok("sdpa", sdpa, config={"causal": True, "q_offset": -far})["output"].item() == 0
+            assert driver.ok("sdpa", sdpa, config={"window": [far, far]})["output"].item() == 3.75
+        driver.ok("mha", MHA, config={"num_heads": 2.0})
+
     def test_mha(self, driver):
         written = driver.ok("mha", MHA, config={"num_heads": 2}, want=["output", "weights", "lse"])
         assert {name: x.shape for name, x in written.items()} == {
@@ -155,11 +173,15 @@ class TestRefusals:
             ("invalid_request", {"want": ["output", "answer"]}),
             ("invalid_request", {"inputs": "missing.safetensors"}),
             ("invalid_request", {"inputs": None}),
+            ("invalid_request", {"inputs": "\0"}),
             ("invalid_request", {"outputs": None}),
+            ("invalid_request", {"outputs": "\0"}),
+            ("invalid_request", {"outputs": "/nowhere/at/all"}),
             ("invalid_config", {"config": {"causal": 1}}),
             ("invalid_config", {"config": {"softcap": "x"}}),
             ("invalid_config", {"config": {"softcap": 0}}),
             ("invalid_config", {"config": {"scale": True}}),
+            ("invalid_config", {"config": {"scale": 10**400}}),
             ("invalid_config", {"config": {"q_offset": 1.5}}),
             ("invalid_config", {"config": {"q_offset": "x"}}),
             ("invalid_config", {"config": {"window": 2}}),
@@ -199,6 +221,7 @@ class TestRefusals:
             ("shape_mismatch", {"k": np.zeros((1, 1, 2, 2), np.float32)}),
             ("dtype_mismatch", {"k": np.zeros((1, 1, 2, 1))}),
             ("dtype_mismatch", {"kv_lengths": np.int32([1])}),
+            ("dtype_mismatch", {"kv_lengths": np.uint32([1])}),
             ("dtype_mismatch", {"mask": np.float32([1, 0])}),
         ],
         ids=str,
@@ -256,9 +279,11 @@ class TestBench:
             driver, inputs, op="kv_cache", config=config, min_sample_ns=500_000, outputs=str(driver.outputs)
         )
         assert answer["evals"] >= 1
+        assert answer["steps"] == ["ok", "ok"]
         assert load(driver.outputs)["a"].item() == 7
 
     def test_refuses(self, driver):
-        driver.refused(self.bench(driver, driver.inputs(**SDPA), samples=-1), "invalid_request")
+        for wrong in ({"samples": 0}, {"warmup": -1}, {"min_sample_ns": 0.5}, {"outputs": False}):
+            driver.refused(self.bench(driver, driver.inputs(**SDPA), **wrong), "invalid_request")
         driver.refused(self.bench(driver, driver.inputs(**SDPA), variant="fast"), "variant.fast")
         driver.refused(self.bench(driver, driver.inputs(**SDPA), config={"softcap": 0}), "invalid_config")

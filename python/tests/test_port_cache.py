@@ -84,6 +84,21 @@ def test_offsets_lengths_mask_and_bias(driver):
     assert written == {"o1": 2, "o2": 2, "m": 4, "b": 2, "n": 2}
 
 
+def test_wants_only_what_a_step_may_write(driver):
+    steps = [APPEND | {"out": "x"}, ATTEND, ATTEND | {"out": "bad", "softcap": 0}]
+    assert script(driver, steps, want=["a", "bad"])["status"] == "ok"
+    assert load(driver.outputs).keys() == {"a"}
+    driver.outputs.unlink()
+    for name in ("x", "output", "r.k"):
+        driver.refused(script(driver, steps, want=[name]), "invalid_request")
+
+
+def test_an_integer_may_be_written_with_a_point(driver):
+    steps = [APPEND, {"do": "truncate", "lengths": [1.0]}, ATTEND | {"q_offset": 0.0}]
+    assert script(driver, steps, config={"batch": 1.0, "capacity": 2.0})["steps"] == ["ok"] * 3
+    assert load(driver.outputs)["a"].item() == 2
+
+
 def test_each_run_starts_afresh(driver):
     for _ in range(2):
         script(driver, [APPEND, ATTEND])
@@ -96,6 +111,7 @@ def test_each_run_starts_afresh(driver):
         ("kind.paged", {"kind": "paged"}),
         ("step.fork", {"steps": [APPEND, {"do": "fork", "into": "b"}]}),
         ("step.cache", {"steps": [APPEND | {"cache": "b"}]}),
+        ("rope", {"rope": {}}),
         ("invalid_request", {"steps": [{"k": "k"}]}),
         ("invalid_request", {"steps": {"do": "reset"}}),
         ("invalid_config", {"batch": -1}),
@@ -107,6 +123,10 @@ def test_each_run_starts_afresh(driver):
 )
 def test_refuses_the_whole_script(driver, code, config):
     driver.refused(script(driver, [], config=config), code)
+
+
+def test_refuses_to_want_what_no_step_writes(driver):
+    driver.refused(script(driver, [APPEND, ATTEND], want=["a", "b"]), "invalid_request")
 
 
 def test_has_the_dtype_of_the_first_append(driver):

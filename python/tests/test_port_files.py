@@ -59,6 +59,15 @@ def test_special_values_pass_bit_by_bit(driver, dtype):
     assert load(driver.outputs)["r.k"].tobytes() == values.tobytes()
 
 
+def test_a_file_that_cannot_be_written_leaves_nothing(driver):
+    (driver.folder / "folder").mkdir()
+    answer = driver.ask(
+        cmd="run", op="softmax", inputs=driver.inputs(x=[0.0]), outputs=str(driver.folder / "folder")
+    )
+    driver.refused(answer, "invalid_request")
+    assert sorted(path.name for path in driver.folder.iterdir()) == ["folder", "in1.safetensors"]
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 8, b"nonsense" * 9], ids=len)
 def test_a_file_that_is_none(driver, content):
     path = driver.folder / "broken.safetensors"

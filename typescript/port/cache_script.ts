@@ -22,10 +22,11 @@ const STEPS: Readonly<Record<string, (cache: Cache, step: Config, tensors: Tenso
     return [];
   },
   attend(cache, step, tensors) {
-    const out = outName(step);
+    const out = outName(step, "out");
+    const lseName = step.lse == null ? null : outName(step, "lse");
     const { output, lse } = cache.attendSteps(required(tensors, step.q), stepOptions(step, tensors));
     const written: Written = [[out, store(output)]];
-    if (typeof step.lse === "string") written.push([step.lse, store(lse)]);
+    if (lseName !== null) written.push([lseName, store(lse)]);
     return written;
   },
   truncate(cache, step) {
@@ -37,7 +38,7 @@ const STEPS: Readonly<Record<string, (cache: Cache, step: Config, tensors: Tenso
     return [];
   },
   read(cache, step) {
-    const out = outName(step);
+    const out = outName(step, "out");
     const { k, v, lengths } = cache.read();
     const counts = BigInt64Array.from(lengths, BigInt);
     return [
@@ -104,26 +105,29 @@ function stepList(steps: unknown): Config[] {
   return steps;
 }
 
-/** Of the keys of the first append; without one, of the first float tensor in the file; else float32. */
+/** Of the keys of the first append; without one, of the first float tensor by name; else float32. */
 function cacheDtype(steps: Config[], tensors: Tensors): FloatDtype {
   const keys = tensors.get(steps.find((step) => step.do === "append")?.k as string);
-  for (const tensor of [keys, ...tensors.values()]) {
+  const byName = [...tensors.keys()].sort().map((name) => tensors.get(name));
+  for (const tensor of [keys, ...byName]) {
     if (tensor?.dtype === "F64") return "float64";
     if (tensor?.dtype === "F32") return "float32";
   }
   return "float32";
 }
 
-function outName(step: Config): string {
-  if (typeof step.out === "string") return step.out;
-  throw new InvalidRequest(`${step.do}: out: expected the name of a tensor, got ${step.out}`);
+function outName(step: Config, field: string): string {
+  const name = step[field];
+  if (typeof name === "string") return name;
+  throw new InvalidRequest(`${step.do}: ${field}: expected the name of a tensor, got ${name}`);
 }
 
 /** Every wanted name is one that some step writes. */
 function checkWant(want: string[], steps: Config[]): void {
-  const offered = steps.flatMap(({ do: name, out, lse }) =>
-    name === "read" ? [`${out}.k`, `${out}.v`, `${out}.lengths`] : [out, lse],
-  );
+  const offered = steps.flatMap(({ do: name, out, lse }) => {
+    if (name === "read") return [`${out}.k`, `${out}.v`, `${out}.lengths`];
+    return name === "attend" ? [out, lse] : [];
+  });
   for (const name of want) {
     if (!offered.includes(name)) throw new InvalidRequest(`want: expected some of ${offered}, got ${name}`);
   }

@@ -76,11 +76,12 @@ function claim(...features: string[]) {
 
 /** @throws InvalidRequest, and the library's errors. */
 export function prepare(request: OpRequest, tensors: Tensors): Call {
-  const { op, want } = request;
-  const claims = typeof op === "string" && Object.hasOwn(OPS, op) ? OPS[op]! : null;
+  const { want } = request;
+  const op = text("op", request.op);
+  const claims = Object.hasOwn(OPS, op) ? OPS[op]! : null;
   if (claims === null) throw new Unsupported(`op.${op}`);
-  const variant = request.variant ?? claims.variants[0];
-  if (!claims.variants.includes(variant as string)) throw new Unsupported(`variant.${variant}`);
+  const variant = text("variant", request.variant ?? claims.variants[0]);
+  if (!claims.variants.includes(variant)) throw new Unsupported(`variant.${variant}`);
   const config = request.config ?? {};
   if (typeof config !== "object" || Array.isArray(config)) {
     throw new InvalidRequest(`config: expected an object, got ${JSON.stringify(config)}`);
@@ -148,6 +149,11 @@ function call<R extends Record<string, Tensor>>(want: string[], plain: () => R, 
     evaluate,
     outputs: (result) => new Map(want.map((name) => [name, store((result as R)[name]!)])),
   };
+}
+
+function text(name: string, value: unknown): string {
+  if (typeof value === "string") return value;
+  throw new InvalidRequest(`${name}: expected a name, got ${JSON.stringify(value)}`);
 }
 
 function names(want: unknown): string[] {

@@ -22,7 +22,7 @@ class Port {
   #benched: { key: string; call: Call } | null = null;
 
   /** The answer to one line; never throws. */
-  answer(line: string): Json {
+  answer(line: Uint8Array): Json {
     let echo: Json = {};
     try {
       const request = parse(line);
@@ -51,9 +51,9 @@ class Port {
     return cmd === "run" ? this.#run(request) : this.#bench(request);
   }
 
-  #start({ protocol, threads = 1 }: Json): Json {
+  #start({ protocol, threads }: Json): Json {
     if (protocol !== PROTOCOL) throw new InvalidRequest(`protocol: expected ${PROTOCOL}, got ${protocol}`);
-    whole("threads", threads, 1);
+    whole("threads", threads ?? 1, 1);
     this.#started = true;
     return {
       status: "ok",
@@ -78,16 +78,18 @@ class Port {
   }
 
   #bench(request: Json): Json {
-    const { warmup = 1, samples = 5, min_sample_ns = 0, outputs } = request;
+    const { warmup, samples, min_sample_ns, outputs } = request;
     const plan: Plan = {
-      warmup: whole("warmup", warmup, 0),
-      samples: whole("samples", samples, 1),
-      minSampleNs: whole("min_sample_ns", min_sample_ns, 0),
+      warmup: whole("warmup", warmup ?? 1, 0),
+      samples: whole("samples", samples ?? 5, 1),
+      minSampleNs: whole("min_sample_ns", min_sample_ns ?? 0, 0),
     };
     const call = this.#prepareOnce(request);
     const { firstNs, evals, samplesNs, last } = timeCall(() => call.evaluate(), plan);
     if (outputs != null) writeTensors(path("outputs", outputs), call.outputs(last));
-    return { status: "ok", first_ns: firstNs, evals, samples_ns: samplesNs };
+    const measured = { status: "ok", first_ns: firstNs, evals, samples_ns: samplesNs };
+    const steps = call.steps?.(last);
+    return steps === undefined ? measured : { ...measured, steps };
   }
 
   /** The call that was prepared for the same case before, so that repeated requests read nothing again. */
@@ -103,15 +105,35 @@ class Port {
   }
 }
 
-function parse(line: string): Json {
+const UTF8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function parse(line: Uint8Array): Json {
+  let text: string;
   let request: unknown;
   try {
-    request = JSON.parse(line);
+    text = UTF8.decode(line);
+    request = JSON.parse(text);
   } catch (error) {
     throw new InvalidRequest(`request: expected a line of JSON, got ${(error as Error).message}`);
   }
-  if (typeof request === "object" && request !== null && !Array.isArray(request)) return request as Json;
-  throw new InvalidRequest(`request: expected a JSON object, got ${line}`);
+  if (typeof request !== "object" || request === null || Array.isArray(request)) {
+    throw new InvalidRequest(`request: expected a JSON object, got ${text}`);
+  }
+  const { seq } = request as Json;
+  if (typeof seq === "number" && !Number.isSafeInteger(seq)) return { ...request, seq: asWritten(text) };
+  return request as Json;
+}
+
+/** Newer than the types of `JSON`. */
+const { rawJSON } = JSON as unknown as { rawJSON(text: string): unknown };
+
+/** The `seq` of a request digit by digit, where float64 would round it. */
+function asWritten(text: string): unknown {
+  const { seq } = JSON.parse(text, (key, value, context?: { source: string }) =>
+    key === "seq" && Number.isFinite(value) ? rawJSON(context!.source) : value,
+  );
+  if (seq === Infinity || seq === -Infinity) throw new InvalidRequest(`seq: expected a number, got ${seq}`);
+  return seq;
 }
 
 function path(name: string, value: unknown): string {
@@ -125,18 +147,18 @@ function whole(name: string, value: unknown, least: number): number {
 }
 
 /** The lines of stdin, split at the byte: a chunk may end inside a character. */
-async function* lines(): AsyncGenerator<string> {
+async function* lines(): AsyncGenerator<Uint8Array> {
   let pending: Buffer[] = [];
   for await (const chunk of process.stdin as AsyncIterable<Buffer>) {
     let start = 0;
     for (let end = chunk.indexOf(NEWLINE); end >= 0; end = chunk.indexOf(NEWLINE, start)) {
-      yield Buffer.concat([...pending, chunk.subarray(start, end)]).toString("utf8");
+      yield Buffer.concat([...pending, chunk.subarray(start, end)]);
       pending = [];
       start = end + 1;
     }
     if (start < chunk.length) pending.push(chunk.subarray(start));
   }
-  if (pending.length > 0) yield Buffer.concat(pending).toString("utf8");
+  if (pending.length > 0) yield Buffer.concat(pending);
 }
 
 /** Written before the next request is looked at; a pipe that is full for the moment is tried again. */

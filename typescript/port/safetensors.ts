@@ -4,7 +4,7 @@
  * tensor is copied to memory of its own, since a typed array cannot begin at an odd address.
  */
 
-import { readFileSync, renameSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { endianness } from "node:os";
 import type { Tensor } from "../src/index.ts";
 import { InvalidRequest } from "./errors.ts";
@@ -23,6 +23,9 @@ export type Tensors = ReadonlyMap<string, Stored>;
 
 /** The element types that this port computes with; the others are carried as bytes. */
 const ARRAYS = { F32: Float32Array, F64: Float64Array, I64: BigInt64Array, BOOL: Uint8Array };
+
+/** All that the format knows. */
+const DTYPE_NAME = /^(BOOL|C64|F4|F6_E[23]M[23]|F8_E[458]M[0-3](FNUZ)?|BF16|F(16|32|64)|[IU](8|16|32|64))$/;
 
 export function isReadable(dtype: string): boolean {
   return Object.hasOwn(ARRAYS, dtype);
@@ -67,6 +70,7 @@ export function parseTensors(file: Uint8Array): Tensors {
 
 function readEntry(name: string, entry: Entry, file: Uint8Array): Stored {
   const { dtype, shape, data_offsets } = entry;
+  if (!DTYPE_NAME.test(dtype)) throw new Error(`${name}: the dtype ${dtype}`);
   const [begin, end] = data_offsets;
   const inside =
     Number.isInteger(begin) && Number.isInteger(end) && 0 <= begin && begin <= end && end <= file.length;
@@ -86,6 +90,7 @@ export function writeTensors(path: string, tensors: Tensors): void {
     writeFileSync(unfinished, formatTensors(tensors));
     renameSync(unfinished, path);
   } catch (error) {
+    if (existsSync(unfinished)) rmSync(unfinished);
     throw new InvalidRequest(`outputs: expected a path to write to, got ${(error as Error).message}`);
   }
 }

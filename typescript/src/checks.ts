@@ -41,7 +41,7 @@ export function checkMask(fn: string, mask: Mask, shape: readonly [number, numbe
     const pair = Array.isArray(window) && window.length === 2;
     ensure(pair, InvalidConfig, fn, "window", "a pair [left, right]", window);
     for (const side of window) {
-      const good = side == null || (Number.isInteger(side) && side >= 0);
+      const good = side == null || isSize(side, 0);
       ensure(good, InvalidConfig, fn, "window", "null or an integer >= 0 on each side", window);
     }
   }
@@ -173,7 +173,8 @@ export function checkRoom(fn: string, needed: number, capacity: number | null): 
 
 /** One integer a row, from 0 to what the row holds. */
 export function checkTruncate(fn: string, lengths: readonly number[], held: readonly number[]): void {
-  ensure(Array.isArray(lengths), InvalidConfig, fn, "lengths", "a list of integers", lengths);
+  const list = Array.isArray(lengths) && lengths.every(Number.isInteger);
+  ensure(list, InvalidConfig, fn, "lengths", "a list of integers", lengths);
   ensure(
     lengths.length === held.length,
     ShapeMismatch,
@@ -182,7 +183,7 @@ export function checkTruncate(fn: string, lengths: readonly number[], held: read
     `${held.length} values`,
     lengths.length,
   );
-  const good = lengths.every((n, b) => isSize(n, 0) && n <= held[b]!);
+  const good = lengths.every((n, b) => n >= 0 && n <= held[b]!);
   ensure(good, InvalidConfig, fn, "lengths", `integers from 0 to the lengths held, ${show(held)}`, lengths);
 }
 

@@ -91,9 +91,11 @@ test("run and bench want a start first", async () => {
     { cmd: "start" },
     { cmd: "start", protocol: 2 },
     { cmd: "start", protocol: 1, threads: 0 },
+    { cmd: "start", protocol: 1, threads: 1.5 },
   ]) {
     assert.equal((await fresh.ask(start)).code, "invalid_request");
   }
+  assert.equal((await fresh.ask({ cmd: "start", protocol: 1, threads: null })).status, "ok");
   assert.deepEqual(await fresh.ask({ cmd: "stop" }), { status: "ok" });
   assert.equal(await fresh.exited, 0);
 });
@@ -104,6 +106,10 @@ test("what is no request is answered, and the process goes on", async () => {
     const answer = await port.receive();
     assert.deepEqual([answer!.status, answer!.code], ["error", "invalid_request"], line);
     assert.equal("seq" in answer!, false);
+  }
+  for (const bytes of [[0xff], [0xef, 0xbb, 0xbf, 0x7b, 0x7d]]) {
+    port.send(Uint8Array.from([...bytes, 0x0a])); // no UTF-8; a byte order mark
+    assert.equal((await port.receive())!.code, "invalid_request");
   }
   assert.deepEqual((await port.ask({ cmd: "jump", seq: "a" })).seq, "a");
   assert.equal((await port.ask({ seq: 0 })).seq, 0);
@@ -124,6 +130,19 @@ test("lines in pieces, several in one piece, and one without a line break at the
   assert.equal((await fresh.receive())!.seq, 2);
   assert.deepEqual(await fresh.receive(), { seq: 3, status: "ok" });
   assert.equal(await fresh.exited, 0);
+});
+
+test("seq comes back digit by digit", async () => {
+  const fresh = new PortClient();
+  const printed: Buffer[] = [];
+  fresh.process.stdout.on("data", (chunk) => printed.push(chunk));
+  fresh.send('{"seq":9007199254740993,"config":{"seq":1e999}}\n{"seq":1e999}\n{"seq":1.5}\n');
+  fresh.end();
+  await fresh.exited;
+  const lines = Buffer.concat(printed).toString().trim().split("\n");
+  assert.match(lines[0]!, /"seq":9007199254740993,/);
+  assert.doesNotMatch(lines[1]!, /"seq"/);
+  assert.match(lines[2]!, /"seq":1.5,/);
 });
 
 test("end of input means stop", async () => {
@@ -206,6 +225,7 @@ test("a cache script goes on after a failed step and tells the code of each", as
       { do: "attend", q: "absent", out: "d" },
       { do: "append", k: "ones" },
       { do: "attend", q: "q", out: "e", softcap: 0 },
+      { do: "attend", q: "q", out: "e", lse: 5 },
       { do: "read", out: "r" },
       { do: "reset" },
       { do: "attend", q: "q", out: "f" },
@@ -215,7 +235,7 @@ test("a cache script goes on after a failed step and tells the code of each", as
   const answer = await run("kv_cache", tensors, { config });
   assert.deepEqual(answer.steps, [
     ...["ok", "capacity_exceeded", "ok", "ok", "invalid_config", "ok", "ok", "ok"],
-    ...["invalid_request", "invalid_request", "invalid_config", "ok", "ok", "ok"],
+    ...["invalid_request", "invalid_request", "invalid_config", "invalid_request", "ok", "ok", "ok"],
   ]);
   const names = ["a", "a_lse", "b", "c", "r.k", "r.v", "r.lengths", "f"];
   assert.deepEqual(new Set(readTensors(outputs).keys()), new Set(names));
@@ -258,6 +278,8 @@ test("each code", async () => {
   const mha = { x: f64([1, 1, 1], [1]), w_q: eye, w_k: eye, w_v: eye, w_o: eye };
   const cases: [string, string, Record<string, Stored>, object][] = [
     ["invalid_request", "sdpa", { q: small.q, k: small.k }, {}],
+    ["invalid_request", "sdpa", small, { op: 5 }],
+    ["invalid_request", "sdpa", small, { variant: 5 }],
     ["invalid_request", "sdpa", small, { want: ["gradient"] }],
     ["invalid_request", "sdpa", small, { want: "output" }],
     ["invalid_request", "sdpa", small, { config: [] }],
@@ -299,6 +321,12 @@ test("each code", async () => {
     assert.deepEqual([answer.status, answer.code], ["error", code], JSON.stringify({ answer, more }));
     assert.match(answer.message as string, /expected .+, got .+/);
   }
+});
+
+test("outputs that cannot be written leave nothing", async () => {
+  const answer = await port.ask({ cmd: "run", op: "sdpa", inputs: inputs("run", small), outputs: folder });
+  assert.equal(answer.code, "invalid_request");
+  assert.equal(existsSync(`${folder}.${port.process.pid}.unfinished`), false);
 });
 
 test("a failed run leaves an older file of outputs alone", async () => {
@@ -344,6 +372,10 @@ test("bench times the call, keeps its case, and writes the last result", async (
     inputs: inputs("bench", small),
     outputs,
   });
-  assert.equal(script.status, "ok", "each evaluation begins with a fresh cache");
+  assert.deepEqual(
+    [script.status, script.steps],
+    ["ok", ["ok"]],
+    "each evaluation begins with a fresh cache",
+  );
   assert.equal((await port.ask({ ...request, samples: 0 })).code, "invalid_request");
 });

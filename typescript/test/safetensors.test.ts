@@ -107,6 +107,8 @@ test("broken files are refused", () => {
     ["offsets that do not fit the shape", file(`{"x":${entry("F32", [2], 0, 4)}}`, [0, 0, 0, 0])],
     ["offsets the wrong way round", file(`{"x":${entry("F32", [0], 4, 0)}}`, [0, 0, 0, 0])],
     ["a negative offset", file(`{"x":${entry("F32", [1], -4, 0)}}`, [0, 0, 0, 0])],
+    ["no dtype", file('{"x":{"shape":[1],"data_offsets":[0,4]}}', [0, 0, 0, 0])],
+    ["an unknown dtype", file('{"x":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}', [0, 0, 0, 0])],
     ["no shape", file('{"x":{"dtype":"F32","data_offsets":[0,4]}}', [0, 0, 0, 0])],
     ["no offsets", file('{"x":{"dtype":"F32","shape":[1]}}', [0, 0, 0, 0])],
   ];

@@ -33,6 +33,7 @@ def check_mask(name: str, mask: Any, shape: tuple[int, int, int, int]) -> None:
     if mask.keep is not None:
         call.dtype("mask", mask.keep, "bool")
         call.broadcasts("mask", mask.keep, shape)
+    call.config(dtype_name(mask.causal) == "bool", "causal", "True or False", mask.causal)
     if mask.window is not None:
         pair = isinstance(mask.window, Sequence) and len(mask.window) == 2
         call.config(pair, "window", "a pair (left, right)", mask.window)

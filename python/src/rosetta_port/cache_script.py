@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from .call import Call
-from .config import integer_or_none, step_options
+from .config import integer_or_none, step_options, whole
 from .errors import InvalidConfig, InvalidRequest, Unsupported
 from .library import Library
-from .tensors import Tensors, Unreadable, require
+from .tensors import Tensors, require
 
 DTYPE_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 
@@ -17,7 +17,10 @@ def prepare_cache(library: Library, config: dict[str, Any], tensors: Tensors, wa
     """Refuses at once what the whole script cannot do; a step that fails later only gets its code."""
     if config.get("kind") not in (None, "contiguous"):
         raise Unsupported(f"kind.{config['kind']}")
+    if config.get("rope") is not None:
+        raise Unsupported("rope")
     steps = _steps(config)
+    _check_want(want, steps)
     arguments = {
         "batch": _size(config, "batch"),
         "num_kv_heads": _size(config, "num_kv_heads"),
@@ -71,9 +74,9 @@ def _attend(library: Library, cache: Any, step: dict[str, Any], tensors: Tensors
 
 def _truncate(library: Library, cache: Any, step: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
     lengths = step.get("lengths")
-    if not isinstance(lengths, list) or not all(type(n) is int for n in lengths):
+    if not isinstance(lengths, list) or any(whole(n) is None for n in lengths):
         raise InvalidConfig(f"truncate: lengths: expected a list of integers, got {lengths}")
-    cache.truncate(lengths)
+    cache.truncate([whole(n) for n in lengths])
     return {}
 
 
@@ -106,6 +109,16 @@ def _steps(config: dict[str, Any]) -> list[dict[str, Any]]:
     return steps
 
 
+def _check_want(want: list[str] | None, steps: list[dict[str, Any]]) -> None:
+    """Every wanted name is one that some step writes."""
+    offered = [step.get(field) for step in steps if step["do"] == "attend" for field in ("out", "lse")]
+    reads = [step.get("out") for step in steps if step["do"] == "read"]
+    offered += [f"{out}.{part}" for out in reads for part in ("k", "v", "lengths")]
+    for name in want or ():
+        if name not in offered:
+            raise InvalidRequest(f"want: expected what a step writes, got {name}")
+
+
 def _size(config: dict[str, Any], name: str) -> int:
     """An integer that the config must have."""
     size = integer_or_none(config, name)
@@ -123,12 +136,10 @@ def _name(step: dict[str, Any], field: str) -> str:
 
 
 def _cache_dtype(steps: list[dict[str, Any]], tensors: Tensors) -> str:
-    """Of the first append's keys; without one, of the first float tensor; else f32."""
+    """Of the first append's keys; without one, of the first float tensor by name; else f32."""
     keys = [step.get("k") for step in steps if step["do"] == "append"][:1]
-    for name in [*keys, *tensors]:
+    for name in [*keys, *sorted(tensors)]:
         tensor = tensors.get(name) if isinstance(name, str) else None
-        if isinstance(tensor, Unreadable):
-            raise Unsupported(f"dtype.{tensor.dtype}")
-        if tensor is not None and tensor.dtype in DTYPE_NAMES:
+        if isinstance(tensor, np.ndarray) and tensor.dtype in DTYPE_NAMES:
             return DTYPE_NAMES[tensor.dtype]
     return "f32"

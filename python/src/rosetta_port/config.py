@@ -11,6 +11,8 @@ from .errors import InvalidConfig, InvalidRequest
 from .library import Library
 from .tensors import Tensors, optional, require
 
+FARTHEST = 2**62
+
 
 def attention_options(library: Library, config: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
     """mask, bias, scale and softcap of sdpa and mha; arrays come from tensors of fixed names."""
@@ -51,17 +53,32 @@ def named_tensor(step: dict[str, Any], field: str, tensors: Tensors) -> np.ndarr
 def number_or_none(config: dict[str, Any], name: str) -> float | None:
     """A number, or None where it is absent or null."""
     value = config.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidConfig(f"{name}: expected a number, got {value}")
-    return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InvalidConfig(f"{name}: expected a finite number, got {value}") from error
 
 
 def integer_or_none(config: dict[str, Any], name: str) -> int | None:
     """An integer, or None where it is absent or null."""
     value = config.get(name)
-    if value is not None and not _is_integer(value):
+    if value is not None and whole(value) is None:
         raise InvalidConfig(f"{name}: expected an integer, got {value}")
-    return value
+    return whole(value)
+
+
+def whole(value: Any) -> int | None:
+    """The integer that a JSON number is, written 2 or 2.0; None for any other value.
+
+    One beyond ±FARTHEST, where no position is, becomes that: sums with it stay within 64 bits.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
+        return None
+    return int(max(-FARTHEST, min(value, FARTHEST)))
 
 
 def _options(
@@ -71,9 +88,10 @@ def _options(
     if causal is not None and not isinstance(causal, bool):
         raise InvalidConfig(f"causal: expected true or false, got {causal}")
     if window is not None:
-        good = isinstance(window, list) and all(side is None or _is_integer(side) for side in window)
+        good = isinstance(window, list) and all(side is None or whole(side) is not None for side in window)
         if not good or len(window) != 2:
             raise InvalidConfig(f"window: expected a pair of integers or nulls, got {window}")
+        window = [whole(side) for side in window]
     mask = library.api.Mask(
         keep=library.convert(keep),
         causal=bool(causal),
@@ -87,7 +105,3 @@ def _options(
         "scale": number_or_none(config, "scale"),
         "softcap": number_or_none(config, "softcap"),
     }
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

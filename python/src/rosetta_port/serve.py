@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from .call import Call
+from .config import whole
 from .errors import InvalidRequest
 from .library import Library
 from .ops import prepare
@@ -64,7 +65,7 @@ class Port:
         return self._run(request) if command == "run" else self._bench(request)
 
     def _start(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request.get("protocol") != PROTOCOL:
+        if whole(request.get("protocol")) != PROTOCOL:
             raise InvalidRequest(f"protocol: expected {PROTOCOL}, got {request.get('protocol')}")
         self.started = True
         return {
@@ -74,7 +75,7 @@ class Port:
             "language": self.library.language,
             "version": self.library.version,
             "runtime": self.library.runtime,
-            "threads": self.library.set_threads(_count(request, "threads", 1)),
+            "threads": self.library.set_threads(_count(request, "threads", 1, least=1)),
             "isa": self.library.isa,
             "ops": self.library.ops(),
         }
@@ -91,17 +92,18 @@ class Port:
         timing, result = time_call(
             call.evaluate,
             warmup=_count(request, "warmup", 1),
-            samples=_count(request, "samples", 5),
+            samples=_count(request, "samples", 5, least=1),
             min_sample_ns=_count(request, "min_sample_ns", 0),
         )
-        if request.get("outputs"):
-            write_tensors(request["outputs"], call.outputs(result))
-        return {
+        if request.get("outputs") is not None:
+            write_tensors(_field(request, "outputs"), call.outputs(result))
+        measured = {
             "status": "ok",
             "first_ns": timing.first_ns,
             "evals": timing.evals,
             "samples_ns": timing.samples_ns,
         }
+        return measured if call.steps is None else measured | {"steps": call.steps(result)}
 
     def _prepare_once(self, request: dict[str, Any]) -> Call:
         """The call that was prepared for the same request before, so that rounds read nothing again."""
@@ -116,11 +118,15 @@ class Port:
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(line, parse_constant=_refuse)
+        request = json.loads(line.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"request: expected a line of JSON, got {error}") from error
     if not isinstance(request, dict):
         raise InvalidRequest(f"request: expected a JSON object, got {type(request).__name__}")
+    try:
+        json.dumps(request.get("seq"), allow_nan=False)
+    except (ValueError, RecursionError) as error:  # 1e999 can be read, but not written
+        raise InvalidRequest(f"seq: expected what JSON can write, got {error}") from error
     return request
 
 
@@ -128,10 +134,10 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant}, which JSON does not have")
 
 
-def _count(request: dict[str, Any], name: str, default: int) -> int:
-    value = default if request.get(name) is None else request[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(f"{name}: expected an integer >= 0, got {value}")
+def _count(request: dict[str, Any], name: str, default: int, *, least: int = 0) -> int:
+    value = default if request.get(name) is None else whole(request[name])
+    if value is None or value < least:
+        raise InvalidRequest(f"{name}: expected an integer >= {least}, got {request[name]}")
     return value
 
 

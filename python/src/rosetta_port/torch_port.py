@@ -1,5 +1,6 @@
 """The port `torch`: `python -m rosetta_port.torch_port`."""
 
+import os
 import platform
 from typing import Any
 
@@ -17,7 +18,7 @@ def fused(*args: Any, **options: Any) -> tuple[torch.Tensor, None]:
 
 def set_threads(threads: int) -> int:
     """Of the operators themselves; nothing here runs two of them at once."""
-    torch.set_num_threads(max(threads, 1))
+    torch.set_num_threads(min(threads, os.cpu_count() or 1))
     return torch.get_num_threads()
 
 

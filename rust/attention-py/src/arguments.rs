@@ -41,7 +41,7 @@ impl<'py> MaskArguments<'py> {
         Ok(Self {
             function,
             keep: optional_array(function, "mask", &mask.getattr("keep")?)?,
-            causal: mask.getattr("causal")?.is_truthy()?,
+            causal: flag(function, "causal", &mask.getattr("causal")?)?,
             window: window(function, &mask.getattr("window")?)?,
             kv_lengths: optional_array(function, "kv_lengths", &mask.getattr("kv_lengths")?)?,
             q_offset: start(function, &mask.getattr("q_offset")?)?,
@@ -174,6 +174,10 @@ fn number(
     value
         .map(Some)
         .ok_or_else(|| refuse(x.py(), InvalidConfig, function, argument, "a finite number", x))
+}
+
+fn flag(function: &'static str, argument: &'static str, x: &Bound<'_, PyAny>) -> PyResult<bool> {
+    x.extract().map_err(|_| refuse(x.py(), InvalidConfig, function, argument, "True or False", x))
 }
 
 fn window(function: &'static str, x: &Bound<'_, PyAny>) -> PyResult<Option<Window>> {

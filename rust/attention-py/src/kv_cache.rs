@@ -4,6 +4,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ndarray::Ix1;
 use numpy::IntoPyArray;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use rosetta_attention::AttentionError::InvalidConfig;
 use rosetta_attention::{self as core, Float, Steps};
@@ -153,6 +154,16 @@ fn empty<T: Float>(
     py: Python<'_>,
     (batch, heads, d, dv, capacity): (usize, usize, usize, usize, Option<usize>),
 ) -> PyResult<RwLock<core::KvCache<T>>> {
+    // Where memory cannot be had Rust ends the process; a caller of Python expects an exception.
+    for n in [d, dv] {
+        let sizes = [batch, heads, capacity.unwrap_or(0), n];
+        let floats = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
+        if floats.is_none_or(|floats| Vec::<T>::new().try_reserve_exact(floats).is_err()) {
+            return Err(PyMemoryError::new_err(format!(
+                "kv_cache: no memory for {sizes:?} floats"
+            )));
+        }
+    }
     released(py, || core::KvCache::new(batch, heads, d, dv, capacity)).map(RwLock::new)
 }
 

@@ -200,6 +200,8 @@ BAD_CALLS = {
         {"softcap": 0},
         {"softcap": -1.0},
         {"softcap": np.nan},
+        {"mask": ra.Mask(causal="yes")},
+        {"mask": ra.Mask(causal=1)},
         {"mask": ra.Mask(window=(1,))},
         {"mask": ra.Mask(window=3)},
         {"mask": ra.Mask(window=(-1, None))},
@@ -342,6 +344,13 @@ def test_bad_cache_configs(code, arguments, options):
 
 
 # Threads
+
+
+def test_a_cache_beyond_all_memory_is_an_exception():
+    with pytest.raises(MemoryError):
+        ra.KVCache(2, 2, 3, capacity=10**15)
+    with pytest.raises(MemoryError):
+        ra.KVCache(2, 2, 3, capacity=2**62)
 
 
 def test_eight_threads_get_the_bits_of_one(rung, qkv):  # B50

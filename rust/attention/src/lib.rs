@@ -36,5 +36,4 @@ pub use masks::{Mask, Offset, Window, visible};
 pub use mha::{MhaSteps, MultiHeadAttention};
 pub use sdpa::{Sdpa, Steps, sdpa, sdpa_steps};
 pub use simd::{Tier, sdpa_simd};
-
 pub use softmax::{softmax, softmax_lse};

@@ -7,10 +7,9 @@ are legal, groups of query heads share a KV head. What differs, measured with to
     softcap, sinks   there are none
     steps            it returns the output only: no weights, no log-sum-exp
     scale            multiplies the finished dot product, which may overflow before; so q is scaled first
-    causal flag      is top-left and excludes a mask; so it stands for a plain causal mask, a table for any
-    other hidden NaN       masks are added and weights of 0 multiplied, so NaN and Inf in hidden slots reach
-    the output visible NaN      may vanish: a row of fewer keys than a vector has lanes, all of them NaN,
-    comes out as 0
+    causal flag      is top-left and excludes a mask; it stands for a plain causal mask, a table for any other
+    hidden NaN       reaches the output, as Inf does: masks are added and weights of 0 multiplied
+    visible NaN      may vanish: a row of fewer keys than a vector has lanes, all of them NaN, comes out as 0
 
 Letters: B batch, Hq query heads, Hkv key/value heads, Tq and Tk query and key lengths, D and Dv head sizes.
 """
