@@ -64,6 +64,6 @@ setup: ## set up all that development needs, tests and linters included
 
 clean: ## remove all that these targets made: environments, tools, builds, generated cases, pages
 	rm -rf .venv .tools site conformance/.cache rust/target typescript/node_modules typescript/dist
-	rm -f rust/attention-py/python/rosetta_attention_rs/*.so
+	rm -f rust/attention-py/python/rosetta_attention_rs/*.so julia/Manifest.toml
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find scripts python conformance -name __pycache__ -o -name '*.egg-info' | xargs rm -rf
+	find scripts python conformance docs rust -name __pycache__ -o -name '*.egg-info' | xargs rm -rf

@@ -70,6 +70,7 @@ def test_help_lists_every_command(conformance: Run) -> None:
     [
         (["run", "--ports", "pyton"], "no port is called 'pyton' (did you mean 'python'?)"),
         (["run", "--ops", "sdpb"], "sdpb"),
+        (["run", "--dtype", "f16"], "no dtype is called 'f16'"),
         (["run", "--cases", "/no/such/folder"], "/no/such/folder: no such folder"),
         (["run", "--match", "no-such-case", "--ports", "python"], "no case is left to run"),
         (["explain", "sdpa/gqa/by-hand-62"], "sdpa/gqa/by-hand-6-2"),

@@ -90,6 +90,13 @@ def test_a_port_that_claims_nothing_of_this_is_no_pass(tmp_path: Path) -> None:
     assert footer.problems == ["fake: no case was asked, because it claims none of them"]
 
 
+def test_the_checks_of_the_protocol_alone_are_no_pass(tmp_path: Path) -> None:
+    port, nothing = fake_port(tmp_path, RIGHT + ANSWER_ALL), Narrowing(variants=["no-such"])
+    footer, _ = conform(tmp_path, port, protocol=True, narrowing=nothing)
+    assert footer.results > 0
+    assert "fake: no case was asked, because it claims none of them" in footer.problems
+
+
 def test_what_a_port_lacks_fails_where_it_must_support_it(tmp_path: Path) -> None:
     body = 'CLAIMS["softmax"]["features"].clear()\n'
     suite_port = fake_port(tmp_path, RIGHT + body + ANSWER_ALL)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance import cases, fixtures
-from conformance.case import write_tensors
+from conformance.case import encode_suite, write_tensors
 from conformance.cases.draft import Draft
 from conformance.flags import NOTES
 from conformance.handmade import HandmadeError
@@ -137,6 +137,7 @@ def test_a_suite_made_by_hand(tmp_path: Path) -> None:
             expected = suite.expected(case, dtype)
             assert expected is not None
             assert expected["output"].tolist() == [[[[3]]]]
+    assert suite.suite.cases[0].features == ["mask", "scale"]
     inputs = suite.inputs(suite.suite.cases[0], "f32")
     assert inputs["q"].dtype == np.float32
     assert inputs["mask"].dtype == np.bool_
@@ -149,11 +150,56 @@ def test_a_suite_made_by_hand(tmp_path: Path) -> None:
         ("{", "one.case.json"),
         ('{"id": "x"}', "missing required field"),
         (json.dumps(HAND | {"colour": 1}), "colour"),
+        (json.dumps(HAND | {"dtypes": ["f16"]}), "f16"),
     ],
 )
 def test_a_broken_hand_made_case_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "one.case.json").write_text(text)
     with pytest.raises(HandmadeError, match=message):
+        fixtures.load_folder(tmp_path)
+
+
+def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"suite": 1}')
+    with pytest.raises(fixtures.FixtureError, match=r"manifest\.json"):
+        fixtures.load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../out", "a b", "/a", "a/", ""])
+def test_an_id_that_is_no_path_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "one.case.json").write_text(json.dumps(HAND | {"id": name}))
+    with pytest.raises(HandmadeError, match="id: expected words"):
+        fixtures.load_folder(tmp_path)
+
+
+def test_an_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.case.json").write_text(json.dumps(HAND))
+    with pytest.raises(HandmadeError, match="a second time"):
+        fixtures.load_folder(tmp_path)
+
+
+def test_files_of_a_foreign_manifest_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "hand").mkdir()
+    (tmp_path / "hand/one.case.json").write_text(json.dumps(HAND))
+    made = fixtures.load_folder(tmp_path / "hand")
+    case = made.suite.cases[0]
+    files = case.files["f32"]
+    foreign = msgspec.structs.replace(
+        made.suite,
+        cases=[
+            msgspec.structs.replace(
+                case, files={"f32": msgspec.structs.replace(files, sha256={"inputs": "0"})}
+            )
+        ],
+    )
+    (tmp_path / "manifest.json").write_bytes(encode_suite(foreign))
+    with pytest.raises(fixtures.FixtureError, match="not there"):
+        fixtures.load_folder(tmp_path)
+    for name in (files.inputs, str(files.expected)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(made.path(name).read_bytes())
+    with pytest.raises(fixtures.FixtureError, match="not the file"):
         fixtures.load_folder(tmp_path)
 
 

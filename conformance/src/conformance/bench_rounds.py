@@ -112,9 +112,8 @@ def plan_rounds(entrant: Entrant, seconds: float, plan: Plan, part_s: float) -> 
         entrant.cell = msgspec.structs.replace(entrant.cell, note=note)
         return entrant
     sample_s = max(seconds, plan.min_sample_s)
-    overhead_s = (
-        2 * seconds + 2 * plan.min_sample_s
-    )  # the first, a warm-up, the search for the number of evaluations
+    # The first, a warm-up, the search for the number of evaluations.
+    overhead_s = 2 * seconds + 2 * plan.min_sample_s
     samples = int((part_s / plan.rounds - overhead_s) / sample_s)
     entrant.rounds = plan.rounds
     if samples < 1:

@@ -147,13 +147,15 @@ def run(
     * `conformance run --match 'sdpa/window/*'`
     * `conformance run --cases my-cases --ports python`
     """
+    from .case import NUMPY_DTYPES
     from .conform import Options, run_conformance
     from .known_failures import FOLDER
-    from .ports import PORTS, split_names
+    from .ports import PORTS, check_names, split_names
     from .questions import Narrowing
     from .report import DEFAULT_REPORT
     from .session import Timeouts
 
+    check_names("dtype", split_names(dtype), list(NUMPY_DTYPES))
     given = {
         "ports": ports, "ops": ops, "cases": str(cases.name) if cases else "", "variant": variant,
         "dtype": dtype, "match": match,
@@ -166,7 +168,7 @@ def run(
         protocol=not (cases or match),
         sentences=not (cases or match),
         metamorphic=not (cases or match),
-        known_failures=None if cases else FOLDER,
+        known_failures=None if cases or ports_dir else FOLDER,  # the lists speak of our cases and ports
         ports_folder=ports_dir or PORTS,
         report=report or DEFAULT_REPORT,
     )
@@ -281,7 +283,7 @@ def explain(
 
     Examples:
 
-    * `conformance explain sdpa/gqa/interleave`
+    * `conformance explain sdpa/gqa/by-hand-6-2`
     """
     from .explain import explain_case
     from .report import DEFAULT_REPORT

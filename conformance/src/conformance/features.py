@@ -104,7 +104,10 @@ def cost(
             held += inputs[step["k"]].shape[2]
         elif step["do"] == "attend":
             flops += _sdpa_flops(
-                {}, inputs[step["q"]].shape, held, config.get("value_dim") or config["head_dim"]
+                {},
+                inputs[step["q"]].shape,
+                held,
+                config["value_dim"] if config.get("value_dim") is not None else config["head_dim"],
             )
     return flops, moved
 

@@ -6,7 +6,7 @@ same bit for bit, answers within the rounding of float64, since exp and log diff
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,10 +91,32 @@ def load_suite(name: str) -> LoadedSuite:
 
 
 def load_folder(folder: Path) -> LoadedSuite:
-    """Somebody else's suite: a manifest.json as ours, or files NAME.case.json written by hand."""
-    if (folder / "manifest.json").exists():
-        return LoadedSuite(read_suite(folder), folder)
-    return LoadedSuite(*load_handmade(folder, CACHE / "handmade"))
+    """Somebody else's suite: a manifest.json as ours, or files NAME.case.json written by hand.
+
+    Raises FixtureError, HandmadeError for a file that cannot be read, is missing, or is not the one that was meant.
+    """
+    if not (folder / "manifest.json").exists():
+        return LoadedSuite(*load_handmade(folder, CACHE / "handmade"))
+    try:
+        suite = LoadedSuite(read_suite(folder), folder)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FixtureError(f"{folder / 'manifest.json'}: {error}") from None
+    for case in suite.suite.cases:
+        for files in case.files.values():
+            for kind, name in (("inputs", files.inputs), ("expected", files.expected)):
+                _check_file(suite, case, name, files.sha256.get(kind))
+    return suite
+
+
+def _check_file(suite: LoadedSuite, case: Case, name: str | None, sha256: str | None) -> None:
+    """Raises FixtureError when a file that the manifest names is missing or, where it gives a sum, another one."""
+    if name is None:
+        return
+    path = suite.path(name)
+    if not path.is_file():
+        raise FixtureError(f"{case.id}: {path}: the manifest names a file that is not there")
+    if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise FixtureError(f"{case.id}: {path}: not the file whose sum the manifest gives")
 
 
 def fill_cache(suite: LoadedSuite) -> int:
@@ -250,11 +272,3 @@ def _native_rtol(draft: Draft, inputs: Tensors, expected: Tensors | None) -> flo
 
 def _size(inputs: Tensors, expected: Tensors | None) -> int:
     return sum(x.nbytes for x in (*inputs.values(), *(expected or {}).values()))
-
-
-def iterate(suites: Sequence[LoadedSuite]) -> Iterator[tuple[LoadedSuite, Case, str]]:
-    """Every case in every dtype."""
-    for suite in suites:
-        for case in suite.suite.cases:
-            for dtype in case.files:
-                yield suite, case, dtype

@@ -7,15 +7,19 @@ for themselves. {"dtype": "I64", "data": [3, 4]} names another type, {"shape": [
 `dtypes` is ["f32"] unless given. Without `expected` (and without `error`) the oracle answers.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from .case import Case, Files, Suite, Tensors, write_tensors
+from .case import Case, Dtype, Files, Suite, Tensors, write_tensors
 from .cases.draft import Draft
+from .features import features
 from .realise import realise
+
+ID = re.compile(r"[\w-]+(/[\w-]+)*")  # it names files too
 
 
 class Handmade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +36,7 @@ class Handmade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact: list[str] = []
     flags: list[str] = []
     note: str = ""
-    dtypes: list[str] = msgspec.field(default_factory=lambda: ["f32"])
+    dtypes: list[Dtype] = msgspec.field(default_factory=lambda: ["f32"])
 
 
 class HandmadeError(Exception):
@@ -45,16 +49,21 @@ def load_handmade(folder: Path, scratch: Path) -> tuple[Suite, Path]:
     if not paths:
         raise HandmadeError(f"{folder}: expected a manifest.json or files *.case.json, got neither")
     target = scratch / folder.resolve().name
-    cases = []
+    cases: list[Case] = []
     for path in paths:
         try:
-            cases.append(_load(msgspec.json.decode(path.read_bytes(), type=Handmade), target))
+            case = _load(msgspec.json.decode(path.read_bytes(), type=Handmade), target)
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise HandmadeError(f"{path}: {error}") from error
+        if any(case.id == other.id for other in cases):
+            raise HandmadeError(f"{path}: id: expected one of its own, got {case.id} a second time")
+        cases.append(case)
     return Suite(folder.resolve().name, 1, cases), target
 
 
 def _load(handmade: Handmade, target: Path) -> Case:
+    if not ID.fullmatch(handmade.id):
+        raise ValueError(f"id: expected words of letters, digits, - and _ joined by /, got {handmade.id!r}")
     inputs = {name: _array(x) for name, x in handmade.inputs.items()}
     want = tuple(handmade.want or handmade.expected or (() if handmade.op == "kv_cache" else ("output",)))
     draft = Draft(
@@ -79,6 +88,7 @@ def _load(handmade: Handmade, target: Path) -> Case:
         config=handmade.config,
         files=files,
         want=list(want) if not handmade.error else [],
+        features=features(draft.op, draft.config, inputs, () if handmade.error else want),
         flags=handmade.flags,
         note=handmade.note,
         error=handmade.error,
@@ -89,7 +99,7 @@ def _load(handmade: Handmade, target: Path) -> Case:
 
 
 def _write(target: Path, name: str, dtype: str, inputs: Tensors, expected: Tensors | None) -> Files:
-    stem = f"{name.replace('/', '-')}.{dtype}"
+    stem = f"{name}.{dtype}"
     write_tensors(target / f"{stem}.in.safetensors", inputs)
     if expected is None:
         return Files(f"{stem}.in.safetensors")

@@ -14,7 +14,7 @@ from .tally import Tally, tally
 
 # The step that writes an intermediate: where a reader goes on when it is the first that differs.
 STEP_OF = {
-    "sdpa": {"scores": 1, "capped": 2, "biased": 3, "logits": 4, "weights": 5, "lse": 5, "output": 6},
+    "sdpa": {"scores": 1, "capped": 2, "biased": 3, "weights": 5, "lse": 5, "output": 6},
     "softmax": {"output": 4, "lse": 5},
     "mha": {"weights": 3, "lse": 3, "output": 5},
 }

@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-LONGEST_LINE = (
-    4 * 2**20
-)  # an answer has no tensors in it: more than this is a port that does not stop talking
+# An answer has no tensors in it: more than this is a port that does not stop talking.
+LONGEST_LINE = 4 * 2**20
 STDERR_KEPT = 16 * 2**10
 CHUNK = 2**16
 EXIT_GRACE_S = 1.0  # from the end of stdout to the end of the process

@@ -55,9 +55,8 @@ class Arithmetic:
         size_a, size_b = np.abs(a.value) + a.error, np.abs(b.value) + b.error
         error = np.abs(a.value) @ b.error + a.error @ size_b
         error = error + self.gamma(n + extra) * (size_a @ size_b)
-        floor = self.tiny * (
-            n + np.ones_like(size_a) @ size_b
-        )  # a factor that underflows takes its term with it
+        # A factor that underflows takes its term with it.
+        floor = self.tiny * (n + np.ones_like(size_a) @ size_b)
         return Bounded(a.value @ b.value, error + floor)
 
     def add(self, a: Bounded, b: Bounded) -> Bounded:

@@ -33,7 +33,6 @@ class Draft:
     steps: tuple[str, ...] | None = None
     exact: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("f32", "f64")
-    native_rtol: float | None = None
     unaligned_file: bool = False
 
 

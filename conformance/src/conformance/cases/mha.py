@@ -58,7 +58,7 @@ def with_biases(inputs: Tensors, name: str) -> Tensors:
 def _case(
     name: str, inputs: Tensors, note: str, *flags: str, want: tuple[str, ...] = ALL, **config: Any
 ) -> Draft:
-    return Draft(f"mha/{name}", "mha", inputs, config, want=want, flags=flags, note=note, native_rtol=1e-3)
+    return Draft(f"mha/{name}", "mha", inputs, config, want=want, flags=flags, note=note)
 
 
 def _by_hand() -> Iterator[Draft]:

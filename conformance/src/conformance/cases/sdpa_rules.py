@@ -33,7 +33,6 @@ def rule(
         want=want,
         flags=flags,
         note=note,
-        native_rtol=1e-3,
     )
 
 

@@ -32,7 +32,7 @@ def _case(
     name: str, sizes: tuple[int, ...], note: str, *flags: str, want: tuple[str, ...] = OUT, **config: Any
 ) -> Draft:
     inputs = random_inputs(f"sdpa/{name}", *sizes)
-    return Draft(f"sdpa/{name}", "sdpa", inputs, config, want=want, flags=flags, note=note, native_rtol=1e-3)
+    return Draft(f"sdpa/{name}", "sdpa", inputs, config, want=want, flags=flags, note=note)
 
 
 def drafts() -> Iterator[Draft]:
@@ -120,7 +120,6 @@ def _groups() -> Iterator[Draft]:
         ALL,
         ("GqaTile", "MaskBroadcast"),
         "masks of query heads, not of KV heads",
-        native_rtol=1e-3,
     )
     inputs = random_inputs("sdpa/gqa/sinks", 2, 6, 3, 3, 5, 4, 4)
     inputs["sinks"] = Draw("sdpa/gqa/sinks/sinks").normal(6)
@@ -132,7 +131,6 @@ def _groups() -> Iterator[Draft]:
         ALL,
         ("GqaTile", "Sink"),
         "a sink a query head",
-        native_rtol=1e-3,
     )
 
 

@@ -96,22 +96,18 @@ def _special_values() -> Iterator[Draft]:
         [[1000, 999], [1e4, 9.99e3]],
         "exp without the maximum overflows",
         "Overflow",
-        native_rtol=1e-2,
     )
     yield _case(
         "large/negative",
         [[-1e5, -1e5 + log(2)]],
         "a maximum that starts at 0 underflows to 0/0",
         "Overflow",
-        native_rtol=2e-2,
     )
     yield _case("large/spread", [[-1e30, 0, 1e30]], "weights 0, 0 and 1", "Overflow")
     yield _case(
         "large/max", [[3e38, -3e38, 3e38]], "the difference overflows to -inf, its weight is 0", "Overflow"
     )
-    yield _case(
-        "shift", [[1, 2, 3], [101, 102, 103]], "both rows have the same weights", "Shift", native_rtol=1e-3
-    )
+    yield _case("shift", [[1, 2, 3], [101, 102, 103]], "both rows have the same weights", "Shift")
     draw = Draw("softmax/long")
     yield _case("long", 4 * draw.normal(2, 5000), "a sum of 5000 terms", "VectorTail")
     draw = Draw("softmax/unaligned-file")

@@ -12,16 +12,13 @@ Two questions, one measure: the distance 1 - cosine.
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from ..outcome import Difference, Judgement, Result
-from ..ports import Port
-from ..session import PATIENCE, PortFault, Session, Timeouts
+from ..session import PortFault, Session
 from .attention import AttentionFault, PortAttention, missing_claim
 from .encoder import Attention, Encoder, embed, load_encoder
 from .golden import read_golden
@@ -67,24 +64,6 @@ class PortSimilarity(msgspec.Struct, frozen=True):
         """The message of the first thing that went wrong; empty when nothing did."""
         bad = (judgement for judgement in [*self.embedding, *self.padding] if judgement.outcome != "pass")
         return next((judgement.message for judgement in bad), "")
-
-
-def compare(
-    ports: Sequence[Port],
-    *,
-    threads: int = 1,
-    timeouts: Timeouts = PATIENCE,
-    progress: Callable[[str], None] = lambda port: None,
-) -> list[PortSimilarity]:
-    """Every port's readable variant, one after the other; `progress` is told the name of each one done."""
-    found = []
-    for port in ports:
-        with Session(port, threads=threads, timeouts=timeouts) as session:
-            found.append(measure_session(session))
-            with suppress(PortFault):  # how it stops is judged by the conformance run
-                session.stop()
-        progress(port.name)
-    return found
 
 
 def measure_session(session: Session) -> PortSimilarity:

@@ -53,7 +53,7 @@ def attends(config: dict[str, Any], inputs: Tensors, steps: Sequence[str] | None
 def _held(config: dict[str, Any], rows: list[Any], inputs: Tensors) -> Tensors:
     """Keys and values as blocks (B, Hkv, L, ·), zero beyond each row's length."""
     longest = max((len(row) for row in rows), default=0)
-    value_dim = config.get("value_dim") or config["head_dim"]
+    value_dim = config["head_dim"] if config.get("value_dim") is None else config["value_dim"]
     k = np.zeros((len(rows), config["num_kv_heads"], longest, config["head_dim"]))
     v = np.zeros((len(rows), config["num_kv_heads"], longest, value_dim))
     for b, row in enumerate(rows):
