@@ -118,6 +118,9 @@ def run_conformance(
         unexpected = [f"{name} {name_result(r)}" for name, v in verdicts.items() for r in v.unexpected]
         footer = writer.footer(unexpected, problems, time.monotonic() - started)
     _print_failures(console, verdicts, suites)
+    for suite in suites:
+        for reason, count in Counter(suite.suite.left_out.values()).items():
+            console.print(f"{suite.suite.suite}: {count} of its source not asked: {reason}", highlight=False)
     for problem in footer.problems:
         console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
     return footer
