@@ -58,6 +58,7 @@ PURPOSES = {
 }
 # The requirement files of a port, by its name or its language.
 PORT_REQUIREMENTS = {
+    "onnxruntime": ["onnxruntime"],
     "torch": ["torch", "minilm-reference"],
     "rust": ["rust"],
     "typescript": ["typescript"],

@@ -120,7 +120,8 @@ def run_conformance(
     _print_failures(console, verdicts, suites)
     for suite in suites:
         for reason, count in Counter(suite.suite.left_out.values()).items():
-            console.print(f"{suite.suite.suite}: {count} of its source not asked: {reason}", highlight=False)
+            line = f"{suite.suite.suite}: {count} more cannot be asked yet: {reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     for problem in footer.problems:
         console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
     return footer
