@@ -144,7 +144,7 @@ def _describe_result(result: Result) -> list[str]:
         share = f"  {show_share(judgement.share)} of its bound, off by at most {judgement.max_abs:.2g}"
         share += f" ({judgement.max_ulp:.3g} ULP)"
     if judgement.published_share is not None:
-        share += f"; {show_share(judgement.published_share)} of the publisher's tolerance"
+        share += f"; by the published values: {show_share(judgement.published_share)}"
     name = f"{result.port} {result.variant} {result.dtype}"
     lines = [f"  {name:<28} {judgement.outcome}{share}"]
     if judgement.outcome != "pass":
