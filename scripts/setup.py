@@ -48,12 +48,17 @@ OWN_PACKAGES = ("conformance", "python")
 
 # What a purpose needs beside the ports: requirement files, node packages, built ports.
 PURPOSES = {
-    "run": {"requirements": ["base", "minilm"], "node_packages": False, "build": True},
-    "test": {"requirements": ["base", "minilm", "test", "lint"], "node_packages": True, "build": True},
-    "lint": {"requirements": ["base", "test", "lint"], "node_packages": True, "build": False},
+    "run": {"requirements": ["base", "minilm", "onnx"], "node_packages": False, "build": True},
+    "test": {
+        "requirements": ["base", "minilm", "onnx", "test", "lint"],
+        "node_packages": True,
+        "build": True,
+    },
+    "lint": {"requirements": ["base", "onnx", "test", "lint"], "node_packages": True, "build": False},
 }
 # The requirement files of a port, by its name or its language.
 PORT_REQUIREMENTS = {
+    "onnxruntime": ["onnxruntime"],
     "torch": ["torch", "minilm-reference"],
     "rust": ["rust"],
     "typescript": ["typescript"],

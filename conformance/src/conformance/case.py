@@ -26,12 +26,24 @@ class Note(msgspec.Struct, frozen=True):
     link: str | None = None
 
 
+class Published(msgspec.Struct, frozen=True):
+    """Whose answers stand beside ours, and how near they ask one to come: |x - theirs| <= atol + rtol |theirs|."""
+
+    source: str
+    rtol: float
+    atol: float
+
+
 class Files(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The files of one case in one dtype; paths relative to the manifest. An error case has no expected file."""
+    """The files of one case in one dtype; paths relative to the manifest. An error case has no expected file.
+
+    published: answers of a `Published`, under our names and in our layout.
+    """
 
     inputs: str
     expected: str | None = None
     sha256: dict[str, str] = {}
+    published: str | None = None
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +55,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     exact: outputs that must be equal bit for bit; all others are held to the derived bound.
     flops, bytes: multiply-adds counted as two, and bytes of inputs and outputs, of one evaluation in f32.
     native_rtol: the plain tolerance of the native walkers, where 1e-4 does not fit.
+    published: somebody else's answers to the same question, by which it is judged a second time.
     """
 
     id: str
@@ -60,15 +73,20 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     flops: int = 0
     bytes: int = 0
     native_rtol: float | None = None
+    published: Published | None = None
 
 
-class Suite(msgspec.Struct, frozen=True):
-    """A folder of cases: `manifest.json` and the files that it names."""
+class Suite(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A folder of cases: `manifest.json` and the files that it names.
+
+    left_out: what its source has beside them that cannot be asked yet, and why.
+    """
 
     suite: str
     version: int
     cases: list[Case]
     notes: dict[str, Note] = {}
+    left_out: dict[str, str] = {}
 
 
 def read_suite(folder: Path) -> Suite:

@@ -119,6 +119,10 @@ def run_conformance(
         unexpected = [f"{name} {name_result(r)}" for name, v in verdicts.items() for r in v.unexpected]
         footer = writer.footer(unexpected, problems, time.monotonic() - started)
     _print_failures(console, verdicts, suites)
+    for suite in suites:
+        for reason, count in Counter(suite.suite.left_out.values()).items():
+            line = f"{suite.suite.suite}: {count} more cannot be asked yet: {reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     for problem in footer.problems:
         console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
     return footer

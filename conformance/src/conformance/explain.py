@@ -45,6 +45,13 @@ def explain_case(name: str, suites: Sequence[LoadedSuite], report: Path, console
         say("expected")
         for line in describe_tensors(expected):
             say(f"  {line}")
+    published = suite.published(case, dtype)
+    if case.published is not None and published is not None:
+        theirs = case.published
+        say("")
+        say(f"published by {theirs.source}, judged as well: rtol {theirs.rtol:g}, atol {theirs.atol:g}")
+        for line in describe_tensors(published):
+            say(f"  {line}")
     say("")
     for line in describe_results(case.id, report):
         say(line)
@@ -55,6 +62,9 @@ def find_case(name: str, suites: Sequence[LoadedSuite]) -> tuple[LoadedSuite, Ca
     cases = {case.id: (suite, case) for suite in suites for case in suite.suite.cases}
     if name in cases:
         return cases[name]
+    reason = next((suite.suite.left_out[name] for suite in suites if name in suite.suite.left_out), None)
+    if reason is not None:
+        raise UsageError(f"{name} cannot be asked yet: {reason}")
     near = [id_ for id_ in cases if fnmatchcase(id_, name) or name.lower() in id_.lower()]
     near += [id_ for id_ in difflib.get_close_matches(name, cases, SUGGESTED, 0.5) if id_ not in near]
     if len(near) > SUGGESTED:
@@ -133,6 +143,8 @@ def _describe_result(result: Result) -> list[str]:
     if judgement.outcome == "pass" and (judgement.share or judgement.max_abs):
         share = f"  {show_share(judgement.share)} of its bound, off by at most {judgement.max_abs:.2g}"
         share += f" ({judgement.max_ulp:.3g} ULP)"
+    if judgement.published_share is not None:
+        share += f"; by the published values: {show_share(judgement.published_share)}"
     name = f"{result.port} {result.variant} {result.dtype}"
     lines = [f"  {name:<28} {judgement.outcome}{share}"]
     if judgement.outcome != "pass":

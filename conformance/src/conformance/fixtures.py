@@ -7,7 +7,7 @@ same bit for bit, answers within the rounding of float64, since exp and log diff
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -56,6 +56,16 @@ class LoadedSuite:
         name = case.files[dtype].expected
         return None if name is None else read_tensors(self.path(name))
 
+    def published(self, case: Case, dtype: str) -> Tensors | None:
+        """The answers that somebody else has published, where there are any."""
+        name = case.files[dtype].published
+        return None if name is None else read_tensors(self.path(name))
+
+    def narrow(self, ops: Sequence[str] | None) -> "LoadedSuite":
+        """The same with the cases of these ops only; None means all."""
+        chosen = [case for case in self.suite.cases if ops is None or case.op in ops]
+        return replace(self, suite=msgspec.structs.replace(self.suite, cases=chosen))
+
 
 def load_suites(ops: Sequence[str] | None = None, *, include_bench: bool = False) -> list[LoadedSuite]:
     """The suites of the project, narrowed to these ops. Makes the files of the cache that are missing."""
@@ -67,19 +77,19 @@ def load_suites(ops: Sequence[str] | None = None, *, include_bench: bool = False
     for name in cases.SUITES:
         if name == "bench" and not include_bench:
             continue
-        suite = load_suite(name)
-        chosen = [case for case in suite.suite.cases if ops is None or case.op in ops]
-        if chosen:
-            loaded.append(
-                LoadedSuite(msgspec.structs.replace(suite.suite, cases=chosen), suite.folder, suite.cache)
-            )
+        loaded.append(load_suite(name).narrow(ops))
     for suite in loaded:
         fill_cache(suite)
+    # Made from installed packages, and only when something is asked of them. They build on this module.
     if ops is None or "mha" in ops:
-        from .minilm.suite import ensure_suite  # it builds on this module
+        from .minilm.suite import ensure_suite
 
-        loaded.append(load_folder(ensure_suite(CACHE / "minilm")))
-    return loaded
+        loaded.append(load_folder(ensure_suite(CACHE / "minilm")).narrow(ops))
+    if ops is None or {"softmax", "sdpa", "kv_cache"} & set(ops):
+        from .onnx_suite import suite as onnx_suite
+
+        loaded.append(load_folder(onnx_suite.ensure_suite(CACHE / "onnx")).narrow(ops))
+    return [suite for suite in loaded if suite.suite.cases]
 
 
 def load_suite(name: str) -> LoadedSuite:

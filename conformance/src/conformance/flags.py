@@ -172,6 +172,11 @@ NOTES: dict[str, Note] = {
         "callers cannot tell what went wrong",
         None,
     ),
+    "Published": Note(
+        "whatever our own cases do not think of, or think of in our own way",
+        "a port that disagrees with the vectors by which the field is measured",
+        "https://onnx.ai/onnx/operators/onnx__Attention.html",
+    ),
     "Real": Note("whatever synthetic inputs do not show", "a real model's embeddings change", None),
     "Bench": Note("a shape of the speed table", "a wrong result would be timed", None),
 }

@@ -1,19 +1,23 @@
 """The one place where an answer is compared with what is right.
 
 Order: status and code, then names, dtype and shape, then values. A value passes when it is within its derived bound;
-NaN must be NaN, an infinity the same infinity. Outputs that a case calls exact must be equal.
+NaN must be NaN, an infinity the same infinity. Outputs that a case calls exact must be equal. Where somebody else has
+published answers to the same question, theirs are compared with as well, by their own tolerance: both must pass.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from .bounds import derive
 from .case import NUMPY_DTYPES, Case, Tensors, read_tensors
 from .oracle import answer as oracle_answer
+from .oracle.sdpa import visible_keys
 from .outcome import Difference, Judgement
+from .tally import show_share
 
 STEP_ORDER = ("scores", "capped", "biased", "weights", "lse", "output")
 
@@ -25,6 +29,7 @@ def judge_answer(
     inputs: Tensors,
     expected: Tensors | None,
     outputs_path: Path,
+    published: Tensors | None = None,
 ) -> Judgement:
     """The outcome of an answer that came: pass, fail, error or unsupported."""
     status = answer.get("status")
@@ -45,7 +50,66 @@ def judge_answer(
         got = read_tensors(outputs_path)
     except Exception as error:  # whatever a broken file provokes in the reader
         return Judgement("fail", f"outputs: expected a safetensors file, got {error}")
-    return judge_tensors(case, dtype, inputs, expected, got)
+    derived = judge_tensors(case, dtype, inputs, expected, got)
+    if case.published is None or published is None:
+        return derived
+    return judge_twice(derived, case, dtype, inputs, published, got)
+
+
+def judge_twice(
+    derived: Judgement, case: Case, dtype: str, inputs: Tensors, published: Tensors, got: Tensors
+) -> Judgement:
+    """Both verdicts in one: the derived bound's, and that of the published answers. Says so when they differ."""
+    assert case.published is not None
+    judged = {name: x for name, x in published.items() if name in (case.want or published)}
+    if any(name not in got or got[name].shape != x.shape for name, x in judged.items()):
+        return derived  # which has failed for that reason
+    theirs = judge_published(case, dtype, inputs, judged, got)
+    source = case.published.source
+    if derived.outcome == theirs.outcome == "pass":
+        return msgspec.structs.replace(derived, published_share=theirs.share)
+    if derived.outcome == "pass":
+        message = (
+            f"the verdicts differ: within the derived bound ({show_share(derived.share)} of it), "
+            f"but not within {source}'s own tolerance of its values: {theirs.message}"
+        )
+        outcome, difference = theirs.outcome, theirs.difference
+    elif theirs.outcome == "pass":
+        message = (
+            f"the verdicts differ: within {source}'s own tolerance of its values "
+            f"({show_share(theirs.share)} of it), but not within the derived bound: {derived.message}"
+        )
+        outcome, difference = derived.outcome, derived.difference
+    else:
+        message = f"{derived.message}; nor is it within {source}'s own tolerance of its values"
+        outcome, difference = derived.outcome, derived.difference
+    return msgspec.structs.replace(
+        derived, outcome=outcome, message=message, difference=difference, published_share=theirs.share
+    )
+
+
+def judge_published(case: Case, dtype: str, inputs: Tensors, published: Tensors, got: Tensors) -> Judgement:
+    """pass or fail by the published answers alone, share being that of their tolerance."""
+    assert case.published is not None
+    share = 0.0
+    for name, theirs in published.items():
+        have = got[name]
+        if case.op == "sdpa" and name == "biased":  # theirs has every mask in it, ours stands before step 4
+            have = np.where(_visible(case, inputs, have.shape), have, -np.inf)
+        allowed = case.published.atol + case.published.rtol * np.abs(theirs.astype(np.float64))
+        found = compare(name, dtype, theirs, have, allowed)
+        if found.difference is not None:
+            return Judgement("fail", _say(found.difference), found.share, difference=found.difference)
+        share = max(share, found.share)
+    return Judgement("pass", share=share)
+
+
+def _visible(case: Case, inputs: Tensors, shape: tuple[int, ...]) -> np.ndarray:
+    """bool (B, Hq, Tq, Tk): what no condition of the case hides."""
+    shown = np.zeros(shape, bool)
+    for b, h, i in np.ndindex(*shape[:3]):
+        shown[b, h, i] = visible_keys(case.config, inputs, b, h, i, shape)
+    return shown
 
 
 def judge_tensors(case: Case, dtype: str, inputs: Tensors, expected: Tensors, got: Tensors) -> Judgement:

@@ -24,6 +24,7 @@ class Judgement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     share: the largest fraction of its bound that any element used. max_abs, max_ulp: the largest error, absolute and in
     units in the last place of the expected value. first_step: the first intermediate that differs, on a failure.
+    published_share: where somebody else's answers stand beside ours, the largest fraction of *their* tolerance.
     """
 
     outcome: Outcome
@@ -33,6 +34,7 @@ class Judgement(msgspec.Struct, frozen=True, omit_defaults=True):
     max_ulp: float = 0.0
     difference: Difference | None = None
     first_step: Difference | None = None
+    published_share: float | None = None
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="result"):

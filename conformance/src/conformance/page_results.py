@@ -106,13 +106,17 @@ class CaseView:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite: a row of the matrix with a cell for each port, and a page of its own."""
+    """One suite: a row of the matrix with a cell for each port, and a page of its own.
+
+    left_out: what the source of the suite has beside these cases, and why it is not asked.
+    """
 
     name: str
     path: str
     cases: list[CaseView]
     cells: list[Tally]
     columns: list[Column]
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ class Results:
 
 def view_results(report: Report, suites: Iterable[Suite]) -> Results:
     """The report with what the manifests say about its cases. Suites stand in the order of the report."""
+    suites = list(suites)
     described = {case.id: (case, suite) for suite in suites for case in suite.cases}
+    left_out = {suite.suite: suite.left_out for suite in suites}
     by_suite: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     by_port: dict[str, list[Result]] = defaultdict(list)
     for result in report.results:
@@ -144,7 +150,7 @@ def view_results(report: Report, suites: Iterable[Suite]) -> Results:
     views = []
     for name, by_case in by_suite.items():
         cases = [_view_case(case, name, results, paths, described) for case, results in by_case.items()]
-        views.append(_view_suite(name, cases, ports))
+        views.append(_view_suite(name, cases, ports, left_out.get(name, {})))
     order = {name: n for n, name in enumerate(report.header.suites)}
     views.sort(key=lambda suite: order.get(suite.name, len(order)))
     failures = [case for suite in views for case in suite.cases if case.failures]
@@ -206,7 +212,9 @@ def _view_case(
     return CaseView(id, paths[id], suite, case, notes, results, base)
 
 
-def _view_suite(name: str, cases: list[CaseView], ports: Sequence[PortView]) -> SuiteView:
+def _view_suite(
+    name: str, cases: list[CaseView], ports: Sequence[PortView], left_out: dict[str, str]
+) -> SuiteView:
     columns = []
     for port in ports:
         mine = [result for case in cases for result in case.results if result.port == port.name]
@@ -222,4 +230,4 @@ def _view_suite(name: str, cases: list[CaseView], ports: Sequence[PortView]) -> 
         for port in ports
     ]
     path = f"suite/{re.sub(r'[^A-Za-z0-9._-]+', '_', name).strip('.') or '_'}.html"
-    return SuiteView(name, path, cases, cells, columns)
+    return SuiteView(name, path, cases, cells, columns, left_out)

@@ -150,7 +150,9 @@ class Asker:
             return Judgement("unsupported", str(answer.get("feature", "")))
         inputs, expected = read_case(question)
         try:
-            judgement = judge_answer(case, question.dtype, answer, inputs, expected, outputs)
+            judgement = judge_answer(
+                case, question.dtype, answer, inputs, expected, outputs, read_published(question)
+            )
         except Exception as error:
             return Judgement("fail", f"the answer cannot be judged: {type(error).__name__}: {error}")
         if judgement.outcome == "pass" and case.want != question.case.want:
@@ -185,6 +187,12 @@ def read_case(question: Question) -> tuple[Tensors, Tensors | None]:
     files = question.case.files[question.dtype]
     expected = None if files.expected is None else _read(question.suite.path(files.expected))
     return _read(question.suite.path(files.inputs)), expected
+
+
+def read_published(question: Question) -> Tensors | None:
+    """The answers that somebody else has published, where there are any."""
+    name = question.case.files[question.dtype].published
+    return None if name is None else _read(question.suite.path(name))
 
 
 def _read(path: Path) -> Tensors:

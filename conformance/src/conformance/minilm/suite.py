@@ -6,23 +6,16 @@ that package, the sentences, or the code that makes it has changed.
 Letters: B sentences, T tokens of the longest, C model width, H heads, D head size.
 """
 
-import hashlib
-import json
-import shutil
-import tempfile
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from .. import case, oracle
-from .. import realise as realisation
-from ..case import Case, Suite, encode_suite
+from ..case import Suite
 from ..cases.draft import Draft
-from ..features import cost, features
-from ..flags import NOTES
-from ..realise import realise, write_case
+from ..generated import ensure_made, hash_code, name_origin, write_draft, write_manifest
 from . import encoder, erf, sentences
 from .encoder import attention_mask, embed, load_encoder, plain_attention
 from .sentences import package_version, sentences_sha256, tokenise
@@ -34,25 +27,17 @@ OTHER_FORM_LAYER = 3  # whose input is also asked about with lengths, and with t
 
 def ensure_suite(folder: Path) -> Path:
     """The folder, with the suite in it. Raises ModuleNotFoundError when the package is not installed."""
-    stamp = folder / "stamp.json"
-    origin = _origin()
-    if not (stamp.is_file() and (folder / "manifest.json").is_file() and stamp.read_text() == origin):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as new:
-            build_suite(Path(new, NAME))
-            Path(new, NAME, stamp.name).write_text(origin)
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(new, NAME).rename(folder)
-    return folder
+    origin = name_origin(
+        package=package_version(),
+        sentences=sentences_sha256(),
+        code=hash_code(encoder, erf, sentences, sys.modules[__name__]),
+    )
+    return ensure_made(folder, origin, build_suite)
 
 
 def build_suite(folder: Path) -> Suite:
     """Writes every case and the manifest."""
-    cases = [_write(folder, draft) for draft in make_drafts()]
-    flags = sorted({flag for made in cases for flag in made.flags})
-    suite = Suite(NAME, VERSION, cases, {flag: NOTES[flag] for flag in flags})
-    (folder / "manifest.json").write_bytes(encode_suite(suite))
-    return suite
+    return write_manifest(folder, NAME, VERSION, [write_draft(folder, draft) for draft in make_drafts()])
 
 
 def make_drafts() -> Iterator[Draft]:
@@ -110,37 +95,4 @@ def pad_left(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Every row of (B, T, C) moved to the end, its padding to the front."""
     return np.stack(
         [np.roll(row, len(shown) - shown.sum(), axis=0) for row, shown in zip(x, mask, strict=True)]
-    )
-
-
-def _write(folder: Path, draft: Draft) -> Case:
-    """Writes the two files of a case and returns its entry."""
-    inputs, expected = realise(draft, "f32")
-    assert expected is not None
-    flops, moved = cost(draft.op, draft.config, inputs, expected)
-    return Case(
-        id=draft.id,
-        op=draft.op,
-        config=draft.config,
-        files={"f32": write_case(folder, draft, "f32", inputs, expected)},
-        want=list(draft.want),
-        features=features(draft.op, draft.config, inputs, draft.want),
-        flags=list(draft.flags),
-        note=draft.note,
-        shapes={name: list(tensor.shape) for name, tensor in inputs.items()},
-        flops=flops,
-        bytes=moved,
-    )
-
-
-def _origin() -> str:
-    """What the suite is made from: package, sentences and code."""
-    code = [Path(str(module.__file__)) for module in (case, realisation, encoder, erf, sentences)]
-    code += [Path(__file__), *sorted(Path(str(oracle.__file__)).parent.glob("*.py"))]
-    return json.dumps(
-        {
-            "package": package_version(),
-            "sentences": sentences_sha256(),
-            "code": hashlib.sha256(b"".join(path.read_bytes() for path in code)).hexdigest(),
-        }
     )

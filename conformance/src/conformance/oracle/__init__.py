@@ -1,8 +1,8 @@
 """The answers: float64, plain, one row at a time, and independent of every port.
 
 Where the ports mask whole tables, the oracle walks over queries and *collects* the keys that one query sees, so a
-hidden key is never touched at all. It is held against torch in float64, closed forms and mpmath
-(`conformance/tests/test_oracle*.py`).
+hidden key is never touched at all. It is held against torch in float64, the ONNX vectors, closed forms and mpmath
+(`conformance/tests/test_oracle*.py`, `test_onnx_suite.py`).
 """
 
 from collections.abc import Sequence

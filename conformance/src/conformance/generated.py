@@ -1,0 +1,91 @@
+"""Suites that are made from an installed package where they are used, and never committed.
+
+A suite lies in a folder of the cache, with a stamp that says what it was made from: the package and the code. It is
+made again only when that has changed.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from . import case, features, flags, oracle, realise
+from .case import Case, Published, Suite, Tensors, encode_suite, write_tensors
+from .cases.draft import Draft
+
+DTYPE = "f32"  # of every case here
+# What decides about the contents of any such suite.
+COMMON_CODE = (
+    *(Path(str(module.__file__)) for module in (case, features, flags, realise)),
+    *sorted(Path(str(oracle.__file__)).parent.glob("*.py")),
+    Path(__file__),
+)
+
+
+def ensure_made(folder: Path, origin: str, build: Callable[[Path], object]) -> Path:
+    """The folder, with a suite of that origin in it; `build` writes one into an empty folder."""
+    stamp = folder / "stamp.json"
+    if not (stamp.is_file() and (folder / "manifest.json").is_file() and stamp.read_text() == origin):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as new:
+            made = Path(new, folder.name)
+            build(made)
+            (made / stamp.name).write_text(origin)
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+    return folder
+
+
+def hash_code(*modules: ModuleType) -> str:
+    """A hash of the sources of these modules, and of what every such suite depends on."""
+    paths = [*COMMON_CODE, *(Path(str(module.__file__)) for module in modules)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def write_manifest(
+    folder: Path, name: str, version: int, cases: list[Case], left_out: dict[str, str] | None = None
+) -> Suite:
+    """The manifest of cases whose files are there."""
+    used = sorted({flag for made in cases for flag in made.flags})
+    suite = Suite(name, version, cases, {flag: flags.NOTES[flag] for flag in used}, left_out or {})
+    (folder / "manifest.json").write_bytes(encode_suite(suite))
+    return suite
+
+
+def write_draft(
+    folder: Path, draft: Draft, published: Published | None = None, answers: Tensors | None = None
+) -> Case:
+    """Writes the files of a case and returns its entry. `answers`: what `published` has for the same question."""
+    inputs, expected = realise.realise(draft, DTYPE)
+    assert expected is not None
+    files = realise.write_case(folder, draft, DTYPE, inputs, expected)
+    if answers is not None:
+        name = files.inputs.replace(".in.safetensors", ".published.safetensors")
+        sums = {**files.sha256, "published": write_tensors(folder / name, answers)}
+        files = msgspec.structs.replace(files, published=name, sha256=sums)
+    flops, moved = features.cost(draft.op, draft.config, inputs, expected, draft.steps)
+    return Case(
+        id=draft.id,
+        op=draft.op,
+        config=draft.config,
+        files={DTYPE: files},
+        want=list(draft.want),
+        features=features.features(draft.op, draft.config, inputs, draft.want),
+        flags=list(draft.flags),
+        note=draft.note,
+        steps=None if draft.steps is None else list(draft.steps),
+        exact=list(draft.exact),
+        shapes={name: list(x.shape) for name, x in inputs.items()},
+        flops=flops,
+        bytes=moved,
+        published=published,
+    )
+
+
+def name_origin(**parts: str) -> str:
+    """What a suite is made from, as its stamp says it."""
+    return msgspec.json.encode(dict(sorted(parts.items()))).decode()
