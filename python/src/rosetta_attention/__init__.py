@@ -1,29 +1,136 @@
-"""Attention, multi-head attention and the KV cache in NumPy: the readable reference of Rosetta Attention."""
+"""The whole family of attention in NumPy: the readable reference of Rosetta Attention.
 
+One module an op, the same names and the same numbered steps in every language. Every function takes float16,
+bfloat16 (of ml_dtypes), float32 and float64.
+"""
+
+from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
+from .block import Block, Norm
+from .cache_write import cache_write
+from .cast import cast, narrow, widen
+from .dropout import Dropout, DropoutSteps, dropout, dropout_steps
 from .errors import AttentionError, CapacityExceeded, DtypeMismatch, InvalidConfig, ShapeMismatch, Unsupported
+from .feed_forward import FeedForward
+from .flash import flash
+from .gated_linear import GatedSteps, gated_linear
+from .gelu import gelu
 from .kv_cache import KVCache
+from .layer_norm import LayerNormSteps, layer_norm, layer_norm_steps
+from .linear_attention import LinearState, LinearSteps, linear_attention
+from .linear_chunked import linear_chunked
+from .linear_recurrent import linear_recurrent
 from .masks import Mask, visible
+from .merge import OutputLse, merge
 from .mha import MhaSteps, MultiHeadAttention
+from .mla import MlaSteps, MultiHeadLatentAttention
+from .philox import philox_words
+from .relative_bias import RelativeBiasSteps, relative_bias, relative_bias_steps
+from .rms_norm import rms_norm
+from .rope import Rope, RopeSteps, rope, rope_steps
+from .rope_scaling import DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from .scoring import ScoringSteps, scoring, scoring_steps
 from .sdpa import Steps, sdpa, sdpa_steps
-from .softmax import softmax, softmax_lse
+from .sinusoidal import SinusoidalSteps, sinusoidal, sinusoidal_steps
+from .softmax import SoftmaxSteps, softmax, softmax_lse
+from .sparse import SparseSteps, sparse, sparse_mask, sparse_steps
+from .sparse_patterns import BigBird, Blocks, Dilated, Fixed, Global, Strided, Window
+from .split_kv import split_kv
+from .structured import StructuredSteps, structured, structured_steps
+from .swiglu import swiglu
+from .torch_weights import from_torch_state_dict, keep_from_torch
+from .transformer import Transformer, TransformerSteps
+from .varlen import varlen
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlibiSteps",
     "AttentionError",
+    "BigBird",
+    "Block",
+    "Blocks",
     "CapacityExceeded",
+    "Dilated",
+    "Dropout",
+    "DropoutSteps",
     "DtypeMismatch",
+    "DynamicScaling",
+    "FeedForward",
+    "Fixed",
+    "GatedSteps",
+    "Global",
     "InvalidConfig",
     "KVCache",
+    "LayerNormSteps",
+    "LinearScaling",
+    "LinearState",
+    "LinearSteps",
+    "Llama3Scaling",
+    "LongRopeScaling",
     "Mask",
     "MhaSteps",
+    "MlaSteps",
     "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "Norm",
+    "OutputLse",
+    "RelativeBiasSteps",
+    "Rope",
+    "RopeSteps",
+    "ScoringSteps",
     "ShapeMismatch",
+    "SinusoidalSteps",
+    "SoftmaxSteps",
+    "SparseSteps",
     "Steps",
+    "Strided",
+    "StructuredSteps",
+    "Transformer",
+    "TransformerSteps",
     "Unsupported",
+    "Window",
+    "YarnScaling",
+    "alibi",
+    "alibi_slopes",
+    "alibi_steps",
+    "cache_write",
+    "cast",
+    "dropout",
+    "dropout_steps",
+    "flash",
+    "from_torch_state_dict",
+    "gated_linear",
+    "gelu",
+    "keep_from_torch",
+    "layer_norm",
+    "layer_norm_steps",
+    "linear_attention",
+    "linear_chunked",
+    "linear_recurrent",
+    "merge",
+    "narrow",
+    "philox_words",
+    "relative_bias",
+    "relative_bias_steps",
+    "rms_norm",
+    "rope",
+    "rope_steps",
+    "scoring",
+    "scoring_steps",
     "sdpa",
     "sdpa_steps",
+    "sinusoidal",
+    "sinusoidal_steps",
     "softmax",
     "softmax_lse",
+    "sparse",
+    "sparse_mask",
+    "sparse_steps",
+    "split_kv",
+    "structured",
+    "structured_steps",
+    "swiglu",
+    "varlen",
     "visible",
+    "widen",
 ]

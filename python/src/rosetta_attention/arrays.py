@@ -8,3 +8,5 @@ import numpy.typing as npt
 Array = npt.NDArray[np.floating[Any]]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
+WordArray = npt.NDArray[np.uint32]
+Float64Array = npt.NDArray[np.float64]

@@ -47,14 +47,19 @@ def visible(mask: Mask, batch: int, num_heads: int, q_len: int, kv_len: int) -> 
     Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
     """
     check_mask("visible", mask, (batch, num_heads, q_len, kv_len))
+    return visible_tile(mask, (batch, num_heads, q_len, kv_len), slice(0, q_len), slice(0, kv_len))
+
+
+def visible_tile(mask: Mask, shape: tuple[int, int, int, int], rows: slice, columns: slice) -> BoolArray:
+    """The part of the table of `shape` (B, Hq, Tq, Tk) in these rows and columns: (B, Hq, tq, tk)."""
     left, right = mask.window if mask.window is not None else (None, None)
 
     # 1. positions: of every query and of every key, and how far to the right of the query the key stands
     offset = np.asarray(0 if mask.q_offset is None else mask.q_offset)  # () or (B,)
-    p = offset.reshape(-1, 1, 1, 1) + np.arange(q_len)[:, None]  # (B or 1, 1, Tq, 1)
-    j = np.arange(kv_len)  # (Tk,)
-    distance = j - p  # (B or 1, 1, Tq, Tk)
-    table = np.ones((batch, num_heads, q_len, kv_len), dtype=bool)  # (B, Hq, Tq, Tk)
+    p = offset.reshape(-1, 1, 1, 1) + np.arange(rows.start, rows.stop)[:, None]  # (B or 1, 1, tq, 1)
+    j = np.arange(columns.start, columns.stop)  # (tk,)
+    distance = j - p  # (B or 1, 1, tq, tk)
+    table = np.ones((*shape[:2], p.shape[2], j.size), dtype=bool)  # (B, Hq, tq, tk)
 
     # 2. causal: nothing after the query
     if mask.causal:
@@ -72,5 +77,5 @@ def visible(mask: Mask, batch: int, num_heads: int, q_len: int, kv_len: int) -> 
 
     # 5. keep: nothing that the caller excludes
     if mask.keep is not None:
-        table &= mask.keep
+        table &= np.broadcast_to(mask.keep, shape)[:, :, rows, columns]
     return table

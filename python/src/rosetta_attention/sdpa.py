@@ -1,6 +1,6 @@
 """Scaled dot-product attention, as plain as the formula.
 
-    output = softmax(mask(softcap(scale · Q Kᵀ) + bias)) · V
+    output = dropout(softmax(mask(softcap(scale · Q Kᵀ) + bias))) · V
 
 Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv query heads for each KV head, Tq and Tk
 query and key lengths, D head size, Dv head size of the values.
@@ -15,19 +15,21 @@ Attention, opset 25.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .arrays import Array, BoolArray
+from .arrays import Array
+from .cast import op
 from .checks import check_sdpa
+from .dropout import Dropout, dropout_steps
+from .heads import products, weighted_sum
 from .masks import UNMASKED, Mask, visible
 from .softmax import softmax_lse
 
 
 class Steps(NamedTuple):
-    """Every intermediate of one call. `scores`, `capped` and `biased` are before masking."""
+    """Every intermediate of one call. `scores`, `capped`, `biased` are before masking, `weights` before dropout."""
 
     output: Array  # (B, Hq, Tq, Dv)
     weights: Array  # (B, Hq, Tq, Tk)
@@ -47,6 +49,7 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Attention of `q` (B, Hq, Tq, D) over `k` (B, Hkv, Tk, D) and `v` (B, Hkv, Tk, Dv): (B, Hq, Tq, Dv).
 
@@ -57,12 +60,16 @@ def sdpa(
     scale: None = 1/sqrt(D); an explicit 0 is 0.
     softcap: c > 0 bounds the scores to (-c, c) by c·tanh(s/c); None = off.
     sinks: (Hq,), a logit per head that joins the denominator of the softmax and carries no value.
+    dropout: of the weights, element (b, h, i, j) of (B, Hq, Tq, Tk) in row-major order; None = off.
 
     Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
     """
-    return sdpa_steps(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks).output
+    return sdpa_steps(
+        q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout
+    ).output
 
 
+@op
 def sdpa_steps(
     q: Array,
     k: Array,
@@ -73,56 +80,40 @@ def sdpa_steps(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    dropout: Dropout | None = None,
 ) -> Steps:
     """`sdpa` with all its intermediates; same arguments and errors."""
-    check_sdpa("sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    check_sdpa(
+        "sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout
+    )
     B, Hq, Tq, D = q.shape
-    _, Hkv, Tk, _ = k.shape
+    Tk = k.shape[2]
     # Python floats take the dtype of the array they meet; NumPy scalars would widen it.
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
     softcap = None if softcap is None else float(softcap)
 
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN, Inf and overflow have right answers here
-        # 1. scores: scale · Q Kᵀ; q is scaled first, so that a sum that fits when scaled cannot overflow
-        q_groups = _group_heads(q * scale, Hkv)  # (B, Hkv, G, Tq, D)
-        scores = q_groups @ k[:, :, None].swapaxes(-1, -2)  # (B, Hkv, G, Tq, Tk)
-        scores = scores.reshape(B, Hq, Tq, Tk)  # (B, Hq, Tq, Tk)
+    # 1. scores: scale · Q Kᵀ; q is scaled first, so that a sum that fits when scaled cannot overflow
+    scores = products(q * scale, k)  # (B, Hq, Tq, Tk)
 
-        # 2. softcap: c · tanh(s / c), before the mask, which it would otherwise make finite
-        capped = scores if softcap is None else softcap * np.tanh(scores / softcap)
+    # 2. softcap: c · tanh(s / c), before the mask, which it would otherwise make finite
+    capped = scores if softcap is None else softcap * np.tanh(scores / softcap)
 
-        # 3. bias: added as it is
-        biased = capped if bias is None else capped + bias
+    # 3. bias: added as it is
+    biased = capped if bias is None else capped + bias
 
-        # 4. mask: by selection, never by adding a large number
-        shown = visible(mask, B, Hq, Tq, Tk)  # (B, Hq, Tq, Tk)
-        if bias is not None:
-            shown &= bias != -np.inf
-        logits = np.where(shown, biased, -np.inf)  # (B, Hq, Tq, Tk)
+    # 4. mask: by selection, never by adding a large number
+    shown = visible(mask, B, Hq, Tq, Tk)  # (B, Hq, Tq, Tk)
+    if bias is not None:
+        shown &= bias != -np.inf
+    logits = np.where(shown, biased, -np.inf)  # (B, Hq, Tq, Tk)
 
-        # 5. softmax: over the keys; the sinks join the sum
-        sink = None if sinks is None else sinks[:, None]  # (Hq, 1)
-        weights, lse = softmax_lse(logits, sink)  # (B, Hq, Tq, Tk), (B, Hq, Tq)
+    # 5. softmax: over the keys; the sinks join the sum
+    sink = None if sinks is None else sinks[:, None]  # (Hq, 1)
+    weights, lse = softmax_lse(logits, sink)  # (B, Hq, Tq, Tk), (B, Hq, Tq)
 
-        # 6. weighted sum: over the values of the visible keys
-        output = _weighted_sum(weights, v, logits != -np.inf)  # (B, Hq, Tq, Dv)
+    # 6. dropout: of whole weights, which do not sum to 1 after it
+    thinned = weights if dropout is None else dropout_steps(weights, dropout).output  # (B, Hq, Tq, Tk)
+
+    # 7. weighted sum: over the values of the visible keys
+    output = weighted_sum(thinned, v, logits != -np.inf)  # (B, Hq, Tq, Dv)
     return Steps(output, weights, lse, scores, capped, biased)
-
-
-def _group_heads(x: NDArray[Any], num_kv_heads: int) -> NDArray[Any]:
-    """(B, Hq, T, n) as (B, Hkv, G, T, n): consecutive query heads share a KV head."""
-    B, Hq, T, n = x.shape
-    return x.reshape(B, num_kv_heads, Hq // max(num_kv_heads, 1), T, n)
-
-
-def _weighted_sum(weights: Array, v: Array, shown: BoolArray) -> Array:
-    """weights · V. As 0 · NaN is NaN, values that are not finite are added only where they are seen."""
-    B, Hq, Tq, _ = weights.shape
-    _, Hkv, _, Dv = v.shape
-    finite = np.all(np.isfinite(v), axis=-1, keepdims=True)  # (B, Hkv, Tk, 1)
-    weights, shown = _group_heads(weights, Hkv), _group_heads(shown, Hkv)  # (B, Hkv, G, Tq, Tk)
-    output = weights @ np.where(finite, v, 0)[:, :, None]  # (B, Hkv, G, Tq, Dv)
-    for b, h, j, _ in np.argwhere(~finite):
-        seen = shown[b, h, :, :, j]  # (G, Tq)
-        output[b, h][seen] += weights[b, h, :, :, j][seen][:, None] * v[b, h, j]
-    return output.reshape(B, Hq, Tq, Dv)

@@ -9,10 +9,20 @@ and +inf make their row NaN, except for its hidden slots.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 2 ("safe softmax").
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from .arrays import Array
+from .cast import op
 from .checks import check_softmax
+
+
+class SoftmaxSteps(NamedTuple):
+    """The weights of one call and their log-sum-exp."""
+
+    weights: Array  # (..., n)
+    lse: Array  # (...)
 
 
 def softmax(x: Array) -> Array:
@@ -20,10 +30,11 @@ def softmax(x: Array) -> Array:
 
     Raises ShapeMismatch for rank 0, DtypeMismatch.
     """
-    return softmax_lse(x)[0]
+    return softmax_lse(x).weights
 
 
-def softmax_lse(x: Array, sink: Array | None = None) -> tuple[Array, Array]:
+@op
+def softmax_lse(x: Array, sink: Array | None = None) -> SoftmaxSteps:
     """Softmax and log-sum-exp of the last axis.
 
     x: (..., n). sink: broadcastable to (...), a logit that joins the sum of its row and has no slot of its
@@ -34,21 +45,20 @@ def softmax_lse(x: Array, sink: Array | None = None) -> tuple[Array, Array]:
     check_softmax(x, sink)
     sink = np.array(-np.inf, x.dtype) if sink is None else sink  # adds nothing to a sum
 
-    with np.errstate(invalid="ignore", over="ignore"):  # +inf - +inf is meant to be NaN
-        # 1. maximum: the sink takes part; a row with nothing in it is shifted by 0, since -inf - -inf is NaN
-        top = np.maximum(np.max(x, axis=-1, initial=-np.inf), sink)  # (...)
-        shift = np.where(top == -np.inf, 0, top)  # (...)
+    # 1. maximum: the sink takes part; a row with nothing in it is shifted by 0, since -inf - -inf is NaN
+    top = np.maximum(np.max(x, axis=-1, initial=-np.inf), sink)  # (...)
+    shift = np.where(top == -np.inf, 0, top)  # (...)
 
-        # 2. exponentials: at most 1, so they cannot overflow
-        exponentials = np.exp(x - shift[..., None])  # (..., n)
+    # 2. exponentials: at most 1, so they cannot overflow
+    exponentials = np.exp(x - shift[..., None])  # (..., n)
 
-        # 3. sum: at least 1, except in a row with nothing in it
-        total = np.sum(exponentials, axis=-1) + np.exp(sink - shift)  # (...)
-        total = np.where(total == 0, 1, total)  # (...)
+    # 3. sum: at least 1, except in a row with nothing in it
+    total = np.sum(exponentials, axis=-1) + np.exp(sink - shift)  # (...)
+    total = np.where(total == 0, 1, total)  # (...)
 
-        # 4. normalise: by selection, so that a hidden slot is 0 even in a row of NaN
-        weights = np.where(x == -np.inf, 0, exponentials / total[..., None])  # (..., n)
+    # 4. normalise: by selection, so that a hidden slot is 0 even in a row of NaN
+    weights = np.where(x == -np.inf, 0, exponentials / total[..., None])  # (..., n)
 
-        # 5. log-sum-exp: -inf for a row with nothing in it
-        lse = top + np.log(total)  # (...)
-    return weights, lse
+    # 5. log-sum-exp: -inf for a row with nothing in it
+    lse = top + np.log(total)  # (...)
+    return SoftmaxSteps(weights, lse)

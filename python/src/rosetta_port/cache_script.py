@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 
 from .call import Call
-from .config import integer_or_none, step_options, whole
+from .config import step_options
 from .errors import InvalidConfig, InvalidRequest, Unsupported
 from .library import Library
-from .tensors import Tensors, require
+from .read import integer_or_none, whole
+from .tensors import DTYPES, Tensors, require
 
-DTYPE_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+DTYPE_NAMES = {DTYPES[name.upper()]: name for name in ("f32", "f64", "f16", "bf16")}
 
 
 def prepare_cache(library: Library, config: dict[str, Any], tensors: Tensors, want: list[str] | None) -> Call:

@@ -1,7 +1,4 @@
-"""The options that sdpa, mha and a cache's attend share, from JSON to the library's arguments.
-
-Only JSON types are checked here, and whether the numbers make sense is left to the library.
-"""
+"""The options that many ops share: mask and scores of attention, dropout, rotation, sparse patterns."""
 
 from typing import Any
 
@@ -9,40 +6,83 @@ import numpy as np
 
 from .errors import InvalidConfig, InvalidRequest
 from .library import Library
+from .read import (
+    Config,
+    Reader,
+    boolean,
+    due_within,
+    fields,
+    integer,
+    integer_or_none,
+    list_of,
+    number,
+    number_or_none,
+    pick,
+    text,
+    window,
+)
 from .tensors import Tensors, optional, require
 
-FARTHEST = 2**62
+# By type of scaling: the class, the fields that it must have, those that it may have.
+LENGTHS: dict[str, Reader] = {"factor": number, "original_length": integer}
+SCALINGS: dict[str, tuple[str, dict[str, Reader], dict[str, Reader]]] = {
+    "linear": ("LinearScaling", {"factor": number}, {}),
+    "dynamic": ("DynamicScaling", LENGTHS, {"length": integer}),
+    "yarn": (
+        "YarnScaling",
+        LENGTHS,
+        {"beta_fast": number, "beta_slow": number, "attention_factor": number, "truncate": boolean},
+    ),
+    "llama3": ("Llama3Scaling", LENGTHS, {"low_freq_factor": number, "high_freq_factor": number}),
+    "longrope": (
+        "LongRopeScaling",
+        {"short_factor": list_of(number), "long_factor": list_of(number), "original_length": integer},
+        {"factor": number, "attention_factor": number, "length": integer},
+    ),
+}
+
+# By type of pattern: the class, and the fields that it must have.
+SIDES: dict[str, Reader] = {"left": integer, "right": integer}
+BIGBIRD: dict[str, Reader] = dict.fromkeys(("block", "window", "global", "random", "seed"), integer)
+PATTERNS: dict[str, tuple[str, dict[str, Reader]]] = {
+    "window": ("Window", SIDES),
+    "dilated": ("Dilated", SIDES | {"dilation": integer}),
+    "strided": ("Strided", {"stride": integer}),
+    "fixed": ("Fixed", {"stride": integer, "summary": integer}),
+    "global": ("Global", SIDES | {"tokens": list_of(integer)}),
+    "bigbird": ("BigBird", BIGBIRD),
+    "blocks": ("Blocks", {"block": integer}),
+}
 
 
-def attention_options(library: Library, config: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
-    """mask, bias, scale and softcap of sdpa and mha; arrays come from tensors of fixed names."""
-    q_offset = optional(tensors, "q_offset")
-    if q_offset is not None and config.get("q_offset") is not None:
-        raise InvalidConfig("q_offset: expected a tensor or a number in config, got both")
-    return _options(
+def attention_options(library: Library, config: Config, tensors: Tensors) -> dict[str, Any]:
+    """mask, bias, scale, softcap and dropout of sdpa and mha; arrays come from tensors of fixed names."""
+    shared = _options(
         library,
         config,
         keep=optional(tensors, "mask"),
         bias=optional(tensors, "bias"),
         kv_lengths=optional(tensors, "kv_lengths"),
-        q_offset=integer_or_none(config, "q_offset") if q_offset is None else q_offset,
+        q_offset=q_offset(library, config, tensors),
     )
+    return shared | dropout_option(library, config)
 
 
-def step_options(library: Library, step: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
+def step_options(library: Library, step: Config, tensors: Tensors) -> dict[str, Any]:
     """The same for an attend step, which names its tensors; `q_offset` may be a number, too."""
     named = isinstance(step.get("q_offset"), str)
+    offset = library.convert(named_tensor(step, "q_offset", tensors)) if named else None
     return _options(
         library,
         step,
         keep=named_tensor(step, "mask", tensors),
         bias=named_tensor(step, "bias", tensors),
         kv_lengths=None,
-        q_offset=named_tensor(step, "q_offset", tensors) if named else integer_or_none(step, "q_offset"),
+        q_offset=offset if named else integer_or_none(step, "q_offset"),
     )
 
 
-def named_tensor(step: dict[str, Any], field: str, tensors: Tensors) -> np.ndarray | None:
+def named_tensor(step: Config, field: str, tensors: Tensors) -> np.ndarray | None:
     """The tensor that a step names in an optional field."""
     name = step.get(field)
     if name is not None and not isinstance(name, str):
@@ -50,54 +90,72 @@ def named_tensor(step: dict[str, Any], field: str, tensors: Tensors) -> np.ndarr
     return None if name is None else require(tensors, name)
 
 
-def number_or_none(config: dict[str, Any], name: str) -> float | None:
-    """A number, or None where it is absent or null."""
-    value = config.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidConfig(f"{name}: expected a number, got {value}")
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise InvalidConfig(f"{name}: expected a finite number, got {value}") from error
+def q_offset(library: Library, config: Config, tensors: Tensors) -> Any:
+    """The number in config or the library's array of the tensor, not both."""
+    offsets = optional(tensors, "q_offset")
+    refuse_both("q_offset", config.get("q_offset"), offsets)
+    return integer_or_none(config, "q_offset") if offsets is None else library.convert(offsets)
 
 
-def integer_or_none(config: dict[str, Any], name: str) -> int | None:
-    """An integer, or None where it is absent or null."""
-    value = config.get(name)
-    if value is not None and whole(value) is None:
-        raise InvalidConfig(f"{name}: expected an integer, got {value}")
-    return whole(value)
+def refuse_both(name: str, value: Any, tensor: Any) -> None:
+    """Raises InvalidConfig for an option that is there as a number and as a tensor."""
+    if value is not None and tensor is not None:
+        raise InvalidConfig(f"{name}: expected a tensor or a number in config, got both")
 
 
-def whole(value: Any) -> int | None:
-    """The integer that a JSON number is, written 2 or 2.0; None for any other value.
+def dropout_option(library: Library, config: Config) -> dict[str, Any]:
+    """`dropout`, where config has it."""
+    if config.get("dropout") is None:
+        return {}
+    value = fields("dropout", config["dropout"])
+    return {"dropout": library.api.Dropout(**due_within("dropout", value, p=number, seed=integer))}
 
-    One beyond ±FARTHEST, where no position is, becomes that: sums with it stay within 64 bits.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
-        return None
-    return int(max(-FARTHEST, min(value, FARTHEST)))
+
+def rope_option(library: Library, config: Config) -> Any:
+    """A Rope of the fields that are there."""
+    options = pick(config, base=number, interleaved=boolean, rotary_dim=integer, offset=integer)
+    if config.get("scaling") is not None:
+        options["scaling"] = _scaling(library, fields("scaling", config["scaling"]))
+    return library.api.Rope(**options)
+
+
+def rope_object(library: Library, config: Config) -> Any:
+    """The Rope of the object `rope` in config; None where it is absent."""
+    return None if config.get("rope") is None else rope_option(library, fields("rope", config["rope"]))
+
+
+def pattern_option(library: Library, value: Any, tensors: Tensors) -> Any:
+    """The pattern of an object with `type`."""
+    value = fields("pattern", value)
+    kind = due_within("pattern", value, type=text)["type"]
+    if kind not in PATTERNS:
+        raise InvalidConfig(f"pattern: expected one of {', '.join(PATTERNS)}, got {kind}")
+    name, readers = PATTERNS[kind]
+    found = due_within(f"pattern {kind}", value, **readers)
+    if kind == "bigbird":
+        found["global_blocks"] = found.pop("global")  # a keyword of Python
+    if kind == "blocks":
+        found["mask"] = library.convert(require(tensors, "block_mask"))
+    return getattr(library.api, name)(**found)
+
+
+def _scaling(library: Library, value: Config) -> Any:
+    kind = due_within("scaling", value, type=text)["type"]
+    if kind not in SCALINGS:
+        raise InvalidConfig(f"scaling: expected one of {', '.join(SCALINGS)}, got {kind}")
+    name, must, may = SCALINGS[kind]
+    found = due_within(f"scaling {kind}", value, **must) | pick(value, **may)
+    return getattr(library.api, name)(**found)
 
 
 def _options(
-    library: Library, config: dict[str, Any], *, keep: Any, bias: Any, kv_lengths: Any, q_offset: Any
+    library: Library, config: Config, *, keep: Any, bias: Any, kv_lengths: Any, q_offset: Any
 ) -> dict[str, Any]:
-    causal, window = config.get("causal"), config.get("window")
-    if causal is not None and not isinstance(causal, bool):
-        raise InvalidConfig(f"causal: expected true or false, got {causal}")
-    if window is not None:
-        good = isinstance(window, list) and all(side is None or whole(side) is not None for side in window)
-        if not good or len(window) != 2:
-            raise InvalidConfig(f"window: expected a pair of integers or nulls, got {window}")
-        window = [whole(side) for side in window]
     mask = library.api.Mask(
         keep=library.convert(keep),
-        causal=bool(causal),
-        window=None if window is None else tuple(window),
         kv_lengths=library.convert(kv_lengths),
-        q_offset=q_offset if isinstance(q_offset, int) else library.convert(q_offset),
+        q_offset=q_offset,
+        **pick(config, causal=boolean, window=window),
     )
     return {
         "mask": mask,

@@ -7,36 +7,7 @@ from typing import Any
 
 import numpy as np
 
-ATTENTION = [
-    "causal",
-    "q_offset",
-    "q_offset_tensor",
-    "window",
-    "mask",
-    "bias",
-    "softcap",
-    "scale",
-    "gqa",
-    "value_dim",
-]
-SCRIPT = [
-    "contiguous",
-    "grow",
-    "append",
-    "append_lengths",
-    "attend",
-    "attend_lse",
-    "truncate",
-    "reset",
-    "read",
-]
-
-FEATURES = {
-    "softmax": ["lse"],
-    "sdpa": [*ATTENTION, "kv_lengths", "sinks", "weights", "lse", "scores", "capped", "biased"],
-    "mha": [*ATTENTION, "kv_lengths", "context", "projection_bias", "weights", "lse"],
-    "kv_cache": [*ATTENTION, *SCRIPT],
-}
+from .claims import claims
 
 
 def _identity(x: Any) -> Any:
@@ -47,11 +18,11 @@ def _identity(x: Any) -> Any:
 class Library:
     """A package with the API of `rosetta_attention`, and how NumPy arrays get in and out of it.
 
-    api: the module (softmax, softmax_lse, sdpa, sdpa_steps, Mask, MultiHeadAttention, KVCache).
+    api: the module. An op, variant or feature whose names it lacks (claims.py) is not claimed.
     from_numpy, to_numpy: for the library's arrays. The arrays given to from_numpy are not used elsewhere.
-    sdpa_variants: rungs beside `naive`; each takes the arguments of `sdpa` and returns (output, lse), where
-        lse may be None for a rung that does not compute it.
-    cache_dtypes: what KVCache takes as `dtype`, by the protocol's names.
+    sdpa_variants: rungs of the library's own beside those of the api; each takes the arguments of `sdpa` and
+        returns (output, lse), where lse may be None for a rung that does not compute it.
+    cache_dtypes: what KVCache takes as `dtype`, by the protocol's names: the float types of all ops.
     set_threads: takes the number wanted, returns the number in force.
     """
 
@@ -73,9 +44,4 @@ class Library:
 
     def ops(self) -> dict[str, dict[str, list[str]]]:
         """The claims of the answer to `start`."""
-        variants = {op: ["naive"] for op in FEATURES}
-        variants["sdpa"] += self.sdpa_variants
-        return {
-            op: {"variants": variants[op], "dtypes": list(self.cache_dtypes), "features": FEATURES[op]}
-            for op in FEATURES
-        }
+        return claims(self.api, list(self.cache_dtypes), list(self.sdpa_variants))

@@ -2,6 +2,7 @@
 
 import platform
 
+import ml_dtypes
 import numpy as np
 
 import rosetta_attention
@@ -13,6 +14,7 @@ LIBRARY = Library(
     runtime=f"CPython {platform.python_version()}, NumPy {np.__version__}",
     api=rosetta_attention,
     version=rosetta_attention.__version__,
+    cache_dtypes={"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
 )
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ import sys
 from typing import Any
 
 from .call import Call
-from .config import whole
 from .errors import InvalidRequest
 from .library import Library
 from .ops import prepare
-from .tensors import read_tensors, write_tensors
+from .read import whole
+from .tensors import Tensors, read_tensors, write_tensors
 from .timing import time_call
 
 PROTOCOL = 1
@@ -82,10 +82,13 @@ class Port:
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         outputs = _field(request, "outputs")
-        call = prepare(self.library, request, read_tensors(_field(request, "inputs")))
+        call = prepare(self.library, request, self._inputs(request))
         result = call.evaluate()
         write_tensors(outputs, call.outputs(result))
         return {"status": "ok"} if call.steps is None else {"status": "ok", "steps": call.steps(result)}
+
+    def _inputs(self, request: dict[str, Any]) -> Tensors:
+        return read_tensors(_field(request, "inputs"), self.library.cache_dtypes)
 
     def _bench(self, request: dict[str, Any]) -> dict[str, Any]:
         call = self._prepare_once(request)
@@ -112,7 +115,7 @@ class Port:
         )
         if self._prepared is None or self._prepared[0] != key:
             self._prepared = None  # frees the old tensors before the new ones are read
-            self._prepared = (key, prepare(self.library, request, read_tensors(_field(request, "inputs"))))
+            self._prepared = (key, prepare(self.library, request, self._inputs(request)))
         return self._prepared[1]
 
 

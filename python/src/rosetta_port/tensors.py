@@ -1,26 +1,31 @@
-"""Tensors in safetensors files, as NumPy arrays.
+"""Tensors in safetensors files, as NumPy arrays; those of BF16 have the element type of ml_dtypes.
 
-Reading goes by `safetensors.deserialize`, so that a file may hold element types that NumPy lacks: those
-become `Unreadable` and matter only when a call needs them. Writing forces C order, which the NumPy writer
-takes for granted.
+A file may hold element types that the port lacks: those become `Unreadable` and matter only when a call needs
+them. Writing forces C order, which the format takes for granted.
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import safetensors
 from safetensors.numpy import save
 
 from .errors import InvalidRequest, Unsupported
 
-DTYPES: dict[str, type[np.generic]] = {
-    **{"F32": np.float32, "F64": np.float64, "BOOL": np.bool_},
-    **{"I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8},
-    **{"U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8},
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{"F32": np.dtype(np.float32), "F64": np.dtype(np.float64), "BOOL": np.dtype(np.bool_)},
+    **{"F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)},
+    **{"I64": np.dtype(np.int64), "I32": np.dtype(np.int32)},
+    **{"I16": np.dtype(np.int16), "I8": np.dtype(np.int8)},
+    **{"U64": np.dtype(np.uint64), "U32": np.dtype(np.uint32)},
+    **{"U16": np.dtype(np.uint16), "U8": np.dtype(np.uint8)},
 }
+HALVES = ("F16", "BF16")
 
 Arrays = dict[str, np.ndarray]
 
@@ -35,13 +40,16 @@ class Unreadable:
 Tensors = dict[str, np.ndarray | Unreadable]
 
 
-def read_tensors(path: str) -> Tensors:
-    """Every tensor of the file. Raises InvalidRequest when it cannot be read."""
+def read_tensors(path: str, floats: Collection[str] = ("f16", "bf16", "f32", "f64")) -> Tensors:
+    """Every tensor of the file. floats: the float types that the port claims, by the protocol's names.
+
+    Raises InvalidRequest when it cannot be read.
+    """
     try:
         entries = safetensors.deserialize(Path(path).read_bytes())  # type: ignore[no-untyped-call]
     except (OSError, ValueError, safetensors.SafetensorError) as error:  # ValueError: no path at all
         raise InvalidRequest(f"inputs: expected a safetensors file, got {error}") from error
-    return {name: _array(entry) for name, entry in entries}
+    return {name: _array(entry, floats) for name, entry in entries}
 
 
 def write_tensors(path: str, arrays: Arrays) -> None:
@@ -74,8 +82,9 @@ def optional(tensors: Tensors, name: str) -> np.ndarray | None:
     return require(tensors, name) if name in tensors else None
 
 
-def _array(entry: dict[str, Any]) -> np.ndarray | Unreadable:
-    if entry["dtype"] not in DTYPES:
-        return Unreadable(entry["dtype"].lower())
-    array: np.ndarray = np.frombuffer(entry["data"], DTYPES[entry["dtype"]])
+def _array(entry: dict[str, Any], floats: Collection[str]) -> np.ndarray | Unreadable:
+    name = entry["dtype"]
+    if name not in DTYPES or (name in HALVES and name.lower() not in floats):
+        return Unreadable(name.lower())
+    array: np.ndarray = np.frombuffer(entry["data"], DTYPES[name])
     return array.reshape(entry["shape"])

@@ -1,0 +1,26 @@
+"""SwiGLU: a gate, smooth between 0 and a, for every element of b.
+
+    output = a · sigmoid(alpha · a) · b
+
+Source: Shazeer, "GLU variants improve transformer", 2020; alpha = 1.702 stands for GELU in some models.
+"""
+
+import numpy as np
+
+from .arrays import Array
+from .cast import op
+from .checks import Call, check_elementwise, is_number
+
+
+@op
+def swiglu(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
+    """The gate of `a` times `b`, two arrays of one shape. Raises ShapeMismatch, DtypeMismatch, InvalidConfig."""
+    check_elementwise("swiglu", a, b)
+    Call("swiglu").config(is_number(alpha), "alpha", "a finite number", alpha)
+
+    # 1. gate: a where alpha · a is large, 0 where it is very negative
+    gate = a / (1 + np.exp(-float(alpha) * a))  # (...)
+
+    # 2. multiply: element by element
+    output: Array = gate * b  # (...)
+    return output
