@@ -78,6 +78,7 @@ class Driver:
         return save(self.folder / f"in{self.files}.safetensors", **arrays)
 
     def run(self, op: str, arrays: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        self.outputs.unlink(missing_ok=True)
         return self.ask(cmd="run", op=op, inputs=self.inputs(**arrays), outputs=str(self.outputs), **fields)
 
     def ok(self, op: str, arrays: dict[str, Any], **fields: Any) -> dict[str, np.ndarray]:

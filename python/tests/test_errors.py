@@ -36,7 +36,7 @@ SDPA = [
     ("v", SHAPE, {"v": (2, 4, 6, 7)}),
     ("v", SHAPE, {"v": (2, 2, 5, 7)}),
     ("q", DTYPE, {"dtypes": (INT, "float64", "float64")}),
-    ("q", DTYPE, {"dtypes": ("float16", "float16", "float16")}),
+    ("k", DTYPE, {"dtypes": ("float16", "float32", "float32")}),
     ("k", DTYPE, {"dtypes": ("float64", "float32", "float64")}),
     ("v", DTYPE, {"dtypes": ("float64", "float64", "float32")}),
     ("mask", DTYPE, {"mask": {"keep": np.zeros((3, 6))}}),

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from backends import Backend
 
+import rosetta_attention as ra
+
 
 def layer(lib: Backend, *, num_heads: int, num_kv_heads=None, **weights):
     """A layer from arrays or lists; `identity` sizes are given as an integer."""
@@ -16,12 +18,12 @@ def layer(lib: Backend, *, num_heads: int, num_kv_heads=None, **weights):
 
 
 def steps(lib: Backend, layer, x, context=None, *, mask=None, **options):
-    """output, weights and lse as NumPy arrays; checks that the short call agrees."""
+    """Output, weights and lse as NumPy arrays; checks that the short call agrees."""
     arguments = [lib.array(x)] + ([] if context is None else [lib.array(context)])
     options = {name: lib.convert(value) for name, value in options.items()} | {"mask": lib.mask(**mask or {})}
     result = [lib.to_numpy(part) for part in layer.steps(*arguments, **options)]
     np.testing.assert_array_equal(result[0], lib.to_numpy(layer(*arguments, **options)))
-    return result
+    return result[:3]
 
 
 def test_heads_are_merged_side_by_side(lib):
@@ -129,3 +131,100 @@ def test_dtype_stays(lib, dtype):
     attention = lib.api.MultiHeadAttention(**weights, **biases, num_heads=2)
     for part in attention.steps(lib.array(np.ones((1, 3, 2)), dtype), scale=np.float64(0.5), softcap=3):
         assert lib.to_numpy(part).dtype == dtype
+
+
+class TestWhatCameLater:
+    """Packed projections, norms of queries and keys, rotation, pruned heads; in NumPy."""
+
+    X = np.random.default_rng(11).standard_normal((2, 3, 8))
+
+    def weights(self, kv_heads=4):
+        rng = np.random.default_rng(12)
+        shapes = {"w_q": (8, 8), "w_k": (2 * kv_heads, 8), "w_v": (2 * kv_heads, 8), "w_o": (8, 8)}
+        return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+
+    def test_packed_projections(self):
+        """B48: two ways to lay out fused weights."""
+        w = self.weights(kv_heads=2) | {"b_q": np.arange(8.0), "b_k": np.arange(4.0), "b_v": -np.arange(4.0)}
+        plain = ra.MultiHeadAttention(**w, num_heads=4, num_kv_heads=2)
+        for kind in "wb":
+            q, k, v = (w[f"{kind}_{part}"] for part in "qkv")
+            w[f"{kind}_blocks"] = np.concatenate([q, k, v])
+            w[f"{kind}_heads"] = np.concatenate([q[:4], k[:2], v[:2], q[4:], k[2:], v[2:]])
+        for packing in ("blocks", "heads"):
+            packed = ra.MultiHeadAttention.packed(
+                *(w[f"w_{packing}"], w["w_o"], 4, 2), packing=packing, b_qkv=w[f"b_{packing}"]
+            )
+            np.testing.assert_array_equal(packed(self.X), plain(self.X))
+            assert packed.num_parameters == plain.num_parameters
+
+    def test_norms_of_queries_and_keys(self):
+        w, norms = self.weights(), {"q_norm": np.array([1.0, 2]), "k_norm": np.array([3.0, 0.5])}
+        steps = ra.MultiHeadAttention(**w, **norms, num_heads=4).steps(self.X)
+        heads = [(self.X @ w[name].T).reshape(2, 3, 4, 2).swapaxes(1, 2) for name in ("w_q", "w_k", "w_v")]
+        q, k = (ra.rms_norm(x, norm, eps=1e-6) for x, norm in zip(heads, norms.values(), strict=False))
+        np.testing.assert_allclose(steps.weights, ra.sdpa_steps(q, k, heads[2]).weights, rtol=1e-12)
+
+    def test_rotation(self):
+        w, positions = self.weights(), np.array([[0, 1, 2], [7, 5, 9]])
+        layer = ra.MultiHeadAttention(**w, num_heads=4, rope=ra.Rope())
+        heads = [(self.X @ w[name].T).reshape(2, 3, 4, 2).swapaxes(1, 2) for name in ("w_q", "w_k", "w_v")]
+        q, k = (ra.rope(x, positions=positions) for x in heads[:2])
+        want = ra.sdpa_steps(q, k, heads[2]).weights
+        np.testing.assert_allclose(layer.steps(self.X, positions=positions).weights, want, rtol=1e-11)
+        far = ra.MultiHeadAttention(**w, num_heads=4, rope=ra.Rope(offset=50))
+        np.testing.assert_allclose(far(self.X), layer(self.X), rtol=1e-9)  # distances are the same
+
+    def test_pruned_heads_contribute_nothing(self):
+        w, head_mask = self.weights(), np.array([True, False, True, False])
+        got = ra.MultiHeadAttention(**w, num_heads=4).steps(self.X, head_mask=head_mask)
+        without = w | {"w_o": w["w_o"] * np.repeat(head_mask, 2)}
+        want = ra.MultiHeadAttention(**without, num_heads=4).steps(self.X)
+        np.testing.assert_allclose(got.output, want.output, rtol=1e-12)
+        np.testing.assert_array_equal(got.weights, want.weights)
+
+    def test_mean_weights_and_dropout(self):
+        layer = ra.MultiHeadAttention(**self.weights(), num_heads=4)
+        steps = layer.steps(self.X, dropout=ra.Dropout(1, 0))
+        np.testing.assert_allclose(steps.mean_weights, steps.weights.mean(axis=1), rtol=1e-13)
+        np.testing.assert_allclose(steps.mean_weights.sum(axis=-1), np.ones((2, 3)))
+        assert not steps.output.any()
+
+    def test_one_head_and_many_have_equally_many_parameters(self):
+        w = self.weights()
+        counts = {ra.MultiHeadAttention(**w, num_heads=heads).num_parameters for heads in (1, 2, 4, 8)}
+        assert counts == {4 * 8 * 8}
+        assert ra.MultiHeadAttention(**w, num_heads=4, b_o=np.ones(8)).num_parameters == 4 * 8 * 8 + 8
+
+    @pytest.mark.parametrize(
+        ("error", "argument", "change", "options"),
+        [
+            (ra.ShapeMismatch, "q_norm", {"q_norm": np.ones(3)}, {}),
+            (ra.InvalidConfig, "qk_norm_eps", {"qk_norm_eps": -1}, {}),
+            (ra.InvalidConfig, "context", {"rope": ra.Rope()}, {"context": X}),
+            (ra.InvalidConfig, "positions", {}, {"positions": np.zeros((2, 3), np.int64)}),
+            (ra.ShapeMismatch, "positions", {"rope": ra.Rope()}, {"positions": np.zeros((2, 4), np.int64)}),
+            (ra.DtypeMismatch, "head_mask", {}, {"head_mask": np.ones(4)}),
+            (ra.ShapeMismatch, "head_mask", {}, {"head_mask": np.ones(3, bool)}),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, error, argument, change, options):
+        layer = ra.MultiHeadAttention(**self.weights(), num_heads=4, **change)
+        with pytest.raises(error, match=f"mha: {argument}: expected"):
+            layer(self.X, **options)
+
+    @pytest.mark.parametrize(
+        ("error", "argument", "change"),
+        [
+            (ra.ShapeMismatch, "w_qkv", {"w_qkv": np.ones((23, 8))}),
+            (ra.ShapeMismatch, "b_qkv", {"b_qkv": np.ones(8)}),
+            (ra.InvalidConfig, "packing", {"packing": "rows"}),
+            (ra.InvalidConfig, "num_kv_heads", {"num_kv_heads": 3}),
+        ],
+        ids=str,
+    )
+    def test_refusals_of_packed_weights(self, error, argument, change):
+        arguments = {"w_qkv": np.ones((24, 8)), "w_o": np.eye(8), "num_heads": 4} | change
+        with pytest.raises(error, match=f"mha: {argument}: expected"):
+            ra.MultiHeadAttention.packed(**arguments)

@@ -2,18 +2,19 @@
 
 import numpy as np
 import pytest
-from vectors import VECTORS
+from backends import backends
+from vectors import HALVES, VECTORS
 
 from rosetta_attention import Steps
 
-# How many vectors there are for each test. The other 11 of 93 are of float16 and bfloat16, which this package
-# does not take.
-ALL, WITH_PAST = 82, 20
+# How many vectors there are for each test.
+ALL, WITH_PAST, OF_HALVES = 82, 20, 11
 
 
 def test_all_vectors_are_here():
     assert len(VECTORS) == ALL
     assert sum(vector.past > 0 for vector in VECTORS) == WITH_PAST
+    assert len(HALVES) == OF_HALVES
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -34,3 +35,13 @@ def test_cache(lib, vector):
     vector.check(lib, Steps(*map(lib.to_numpy, steps)), problem.mask)
     for name, x in zip(("present_key", "present_value"), cache.read()[:2], strict=True):
         np.testing.assert_array_equal(lib.to_numpy(x), vector.outputs[name])
+
+
+@pytest.mark.parametrize("vector", HALVES, ids=lambda vector: vector.name)
+def test_half_types(vector):
+    """In NumPy, which runs in f32 where ONNX's own reference rounds at every step."""
+    problem, numpy = vector.problem(), backends()[0]
+    steps = numpy.api.sdpa_steps(
+        problem.q, problem.k, problem.v, mask=numpy.mask(**problem.mask), **problem.options
+    )
+    vector.check(numpy, steps, problem.mask)

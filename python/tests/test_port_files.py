@@ -16,7 +16,8 @@ def test_a_header_of_an_odd_length(tmp_path):
     content = raw_file(
         {
             "z": ("F32", [], struct.pack("<f", 1.5)),
-            "half": ("BF16", [1], b"\0\0"),
+            "half": ("BF16", [1], b"\x80\x3f"),
+            "eighth": ("F8_E4M3", [1], b"\0"),
             "a": ("I64", [2], struct.pack("<qq", -1, 2**62)),
             "empty": ("F64", [0, 3], b""),
             "flag": ("BOOL", [2], b"\1\0"),
@@ -30,7 +31,9 @@ def test_a_header_of_an_odd_length(tmp_path):
     assert tensors["a"].tolist() == [-1, 2**62]
     assert tensors["empty"].shape == (0, 3)
     assert tensors["flag"].tolist() == [True, False]
-    assert tensors["half"] == Unreadable("bf16")
+    assert tensors["half"] == 1
+    assert tensors["eighth"] == Unreadable("f8_e4m3")
+    assert read_tensors(str(tmp_path / "f"), ["f32", "f64"])["half"] == Unreadable("bf16")
 
 
 def test_every_layout_is_written_by_value(tmp_path):
@@ -46,6 +49,16 @@ def test_every_layout_is_written_by_value(tmp_path):
     write_tensors(str(tmp_path / "f"), arrays)
     for name, x in load(tmp_path / "f").items():
         np.testing.assert_array_equal(x, arrays[name], err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_types_are_written_as_they_are(tmp_path, dtype):
+    every = np.arange(2**16, dtype=np.uint16).view(dtype).reshape(256, 256)
+    write_tensors(str(tmp_path / "f"), {"every": every, "transposed": every.T})
+    read = load(tmp_path / "f")
+    assert read["every"].dtype == dtype
+    assert read["every"].tobytes() == every.tobytes()
+    assert read["transposed"].tobytes() == every.T.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
