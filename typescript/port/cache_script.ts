@@ -3,7 +3,7 @@
 import { type FloatDtype, type IntTensor, KVCache, type KVCacheOptions, Unsupported } from "../src/index.ts";
 import { type Config, required, stepOptions } from "./config.ts";
 import { codeOf, InvalidRequest } from "./errors.ts";
-import type { Call } from "./ops.ts";
+import type { Call } from "./op.ts";
 import { type Stored, store, type Tensors } from "./safetensors.ts";
 
 interface Played {
@@ -105,13 +105,19 @@ function stepList(steps: unknown): Config[] {
   return steps;
 }
 
+const DTYPES: Readonly<Record<string, FloatDtype>> = {
+  F32: "float32",
+  F64: "float64",
+  F16: "float16",
+  BF16: "bfloat16",
+};
+
 /** Of the keys of the first append; without one, of the first float tensor by name; else float32. */
 function cacheDtype(steps: Config[], tensors: Tensors): FloatDtype {
   const keys = tensors.get(steps.find((step) => step.do === "append")?.k as string);
   const byName = [...tensors.keys()].sort().map((name) => tensors.get(name));
   for (const tensor of [keys, ...byName]) {
-    if (tensor?.dtype === "F64") return "float64";
-    if (tensor?.dtype === "F32") return "float32";
+    if (tensor !== undefined && Object.hasOwn(DTYPES, tensor.dtype)) return DTYPES[tensor.dtype]!;
   }
   return "float32";
 }

@@ -8,6 +8,8 @@ import {
   type IntTensor,
   InvalidConfig,
   type Mask,
+  type Rope,
+  type RopeScaling,
   type Tensor,
   type TensorArray,
   Unsupported,
@@ -35,13 +37,37 @@ export function required(tensors: Tensors, name: unknown): AnyTensor {
   const { dtype, shape, data } = stored;
   if (dtype.includes("F") && !isReadable(dtype)) throw new Unsupported(`dtype.${dtype.toLowerCase()}`);
   if (!isReadable(dtype))
-    throw new DtypeMismatch(`inputs: ${name}: expected F32, F64, I64 or BOOL, got ${dtype}`);
+    throw new DtypeMismatch(`inputs: ${name}: expected a float type, I64 or BOOL, got ${dtype}`);
   const tensor: Tensor<TensorArray> = { data, shape };
   return tensor as AnyTensor;
 }
 
+/** Absent is null. */
 export function optional(tensors: Tensors, name: string): AnyTensor | null {
   return tensors.has(name) ? required(tensors, name) : null;
+}
+
+/** A field that the request must have. @throws InvalidRequest. */
+export function field<T>(config: Config, name: string): T {
+  if (config[name] == null) throw new InvalidRequest(`config: expected ${name}, got nothing`);
+  return config[name] as T;
+}
+
+/** num_heads is numHeads in the library; what is no object stays as it is, for the library to refuse. */
+export function camelKeys<T>(object: unknown): T {
+  if (typeof object !== "object" || object === null || Array.isArray(object)) return object as T;
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [camel(name), value])) as T;
+}
+
+export function camel(name: string): string {
+  return name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+}
+
+/** An object of rotary options, with its scaling inside; absent is null. */
+export function ropeOptions(value: unknown): Rope | null {
+  if (typeof value !== "object" || value === null) return (value ?? null) as Rope | null;
+  const options = camelKeys<Rope>(value);
+  return { ...options, scaling: camelKeys<RopeScaling | null>(options.scaling ?? null) };
 }
 
 /** Of sdpa and mha, whose tensors have fixed names. */
@@ -72,11 +98,11 @@ function plainConditions(config: Config): Mask {
 }
 
 function plainOptions(config: Config): AttentionOptions {
-  return { scale: config.scale, softcap: config.softcap } as AttentionOptions;
+  return { scale: config.scale, softcap: config.softcap, dropout: config.dropout } as AttentionOptions;
 }
 
 /** A list is a tensor's business, never the config's. */
-function plainOffset(config: Config): number | null {
+export function plainOffset(config: Config): number | null {
   const offset = config.q_offset;
   if (typeof offset === "object" && offset !== null) {
     throw new InvalidConfig(`q_offset: expected an integer, got ${JSON.stringify(offset)}`);

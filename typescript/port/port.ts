@@ -7,7 +7,8 @@ import { readFileSync, writeSync } from "node:fs";
 import { Unsupported } from "../src/index.ts";
 import { type Plan, timeCall } from "./bench.ts";
 import { codeOf, InvalidRequest } from "./errors.ts";
-import { type Call, OPS, prepare } from "./ops.ts";
+import type { Call } from "./op.ts";
+import { OPS, prepare } from "./ops.ts";
 import { readTensors, writeTensors } from "./safetensors.ts";
 
 type Json = Record<string, unknown>;

@@ -6,7 +6,7 @@
 
 import { existsSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { endianness } from "node:os";
-import type { Tensor } from "../src/index.ts";
+import { Bfloat16Array, type Tensor, type TensorArray } from "../src/index.ts";
 import { InvalidRequest } from "./errors.ts";
 
 /**
@@ -16,13 +16,20 @@ import { InvalidRequest } from "./errors.ts";
 export interface Stored {
   readonly dtype: string;
   readonly shape: readonly number[];
-  readonly data: Float32Array | Float64Array | BigInt64Array | Uint8Array;
+  readonly data: TensorArray;
 }
 
 export type Tensors = ReadonlyMap<string, Stored>;
 
 /** The element types that this port computes with; the others are carried as bytes. */
-const ARRAYS = { F32: Float32Array, F64: Float64Array, I64: BigInt64Array, BOOL: Uint8Array };
+const ARRAYS = {
+  F32: Float32Array,
+  F64: Float64Array,
+  F16: Float16Array,
+  BF16: Bfloat16Array,
+  I64: BigInt64Array,
+  BOOL: Uint8Array,
+};
 
 /** All that the format knows. */
 const DTYPE_NAME = /^(BOOL|C64|F4|F6_E[23]M[23]|F8_E[458]M[0-3](FNUZ)?|BF16|F(16|32|64)|[IU](8|16|32|64))$/;
@@ -31,9 +38,10 @@ export function isReadable(dtype: string): boolean {
   return Object.hasOwn(ARRAYS, dtype);
 }
 
-/** A float tensor as it goes into a file. */
-export function store({ data, shape }: Tensor): Stored {
-  return { dtype: data instanceof Float32Array ? "F32" : "F64", shape, data };
+/** A tensor as it goes into a file. */
+export function store({ data, shape }: Tensor<TensorArray>): Stored {
+  const [dtype] = Object.entries(ARRAYS).find(([, ArrayType]) => data instanceof ArrayType)!;
+  return { dtype, shape, data };
 }
 
 interface Entry {
@@ -124,6 +132,7 @@ export function formatTensors(tensors: Tensors): Uint8Array {
 
 /** Between the little-endian file and this machine, in place. */
 function inHostOrder(bytes: ArrayBuffer, size: number): ArrayBuffer {
+  if (endianness() === "BE" && size === 2) Buffer.from(bytes).swap16();
   if (endianness() === "BE" && size === 4) Buffer.from(bytes).swap32();
   if (endianness() === "BE" && size === 8) Buffer.from(bytes).swap64();
   return bytes;

@@ -1,5 +1,11 @@
-/** Attention, multi-head attention and the KV cache in plain TypeScript. */
+/** Attention and its family in plain TypeScript: the parts, the layers around them, and the KV cache. */
 
+export { type AlibiSteps, alibi, alibiSlopes, alibiSteps } from "./alibi.ts";
+export { Bfloat16Array, fromBfloat16, toBfloat16 } from "./bfloat16.ts";
+export { type Block, type BlockOptions, block, type Norm } from "./block.ts";
+export { cacheWrite } from "./cache_write.ts";
+export { cast, narrow, widen } from "./cast.ts";
+export { type Dropout, type DropoutSteps, dropout, dropoutSteps } from "./dropout.ts";
 export {
   AttentionError,
   CapacityExceeded,
@@ -9,11 +15,69 @@ export {
   ShapeMismatch,
   Unsupported,
 } from "./errors.ts";
+export { type Activation, type FeedForward, feedForward } from "./feed_forward.ts";
+export { type FlashOptions, flash } from "./flash.ts";
+export {
+  type GatedLinearOptions,
+  type GatedLinearSteps,
+  type GatedRule,
+  gatedLinear,
+} from "./gated_linear.ts";
+export { type GeluForm, gelu } from "./gelu.ts";
 export { KVCache, type KVCacheContents, type KVCacheOptions } from "./kv_cache.ts";
+export { type LayerNormSteps, layerNorm, layerNormSteps } from "./layer_norm.ts";
+export {
+  type LinearAttentionOptions,
+  type LinearAttentionSteps,
+  type LinearState,
+  linearAttention,
+} from "./linear_attention.ts";
+export { type LinearChunkedOptions, linearChunked } from "./linear_chunked.ts";
+export { linearRecurrent } from "./linear_recurrent.ts";
 export { type Mask, visible } from "./masks.ts";
-export { type MhaSteps, type MhaWeights, MultiHeadAttention } from "./mha.ts";
+export { type Attended, merge } from "./merge.ts";
+export {
+  type MhaOptions,
+  type MhaSettings,
+  type MhaSteps,
+  type MhaWeights,
+  MultiHeadAttention,
+} from "./mha.ts";
+export { type MlaOptions, type MlaSteps, type MultiHeadLatentAttention, mla, mlaSteps } from "./mla.ts";
+export { mlaAbsorbed } from "./mla_absorbed.ts";
+export type { PackedWeights, Packing } from "./packed.ts";
+export { philoxWords } from "./philox.ts";
+export {
+  type RelativeBiasOptions,
+  type RelativeBiasSteps,
+  relativeBias,
+  relativeBiasSteps,
+} from "./relative_bias.ts";
+export { rmsNorm } from "./rms_norm.ts";
+export { type Rope, type RopeOptions, type RopeSteps, rope, ropeSteps } from "./rope.ts";
+export type {
+  DynamicScaling,
+  LinearScaling,
+  Llama3Scaling,
+  LongRopeScaling,
+  RopeScaling,
+  YarnScaling,
+} from "./rope_scaling.ts";
+export {
+  type ScoringForm,
+  type ScoringOptions,
+  type ScoringSteps,
+  scoring,
+  scoringSteps,
+} from "./scoring.ts";
 export { type AttentionOptions, type SdpaOptions, type SdpaSteps, sdpa, sdpaSteps } from "./sdpa.ts";
+export { type SinusoidalOptions, type SinusoidalSteps, sinusoidal, sinusoidalSteps } from "./sinusoidal.ts";
 export { type SoftmaxLse, softmax, softmaxLse } from "./softmax.ts";
+export { type SparseOptions, type SparseSteps, sparse, sparseMask, sparseSteps } from "./sparse.ts";
+export type { SparsePattern } from "./sparse_patterns.ts";
+export { type SplitOptions, splitKv } from "./split_kv.ts";
+export { type StructuredSteps, structured, structuredSteps } from "./structured.ts";
+export { swiglu } from "./swiglu.ts";
 export type {
   BoolTensor,
   FloatArray,
@@ -23,4 +87,13 @@ export type {
   Lengths,
   Tensor,
   TensorArray,
+  WideArray,
 } from "./tensor.ts";
+export {
+  type Transformer,
+  type TransformerOptions,
+  type TransformerSteps,
+  transformer,
+  transformerSteps,
+} from "./transformer.ts";
+export { type VarlenOptions, varlen } from "./varlen.ts";

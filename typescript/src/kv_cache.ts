@@ -2,7 +2,8 @@
  * The contiguous KV cache: keys and values of the past, one block of memory, per-row lengths.
  *
  * Prefill appends many positions, decode one at a time; `attend` gives the same answer either way. Rows of a
- * batch have lengths of their own: what lies beyond a row's length is junk and never visible.
+ * batch have lengths of their own: what lies beyond a row's length is junk and never visible. Half types are
+ * held as they came, and attended to in float32.
  *
  * Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L longest row, D and Dv
  * head sizes.
@@ -11,7 +12,7 @@
  * phases).
  */
 
-import { checkAppend, checkAttend, checkCache, checkRoom, checkTruncate } from "./checks.ts";
+import { checkAppend, checkAttend, checkCache, checkRoom, checkTruncate } from "./checks_cache.ts";
 import { type AttentionOptions, type SdpaSteps, sdpaSteps } from "./sdpa.ts";
 import {
   type FloatArrays,

@@ -12,7 +12,7 @@
  * Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
  */
 
-import { checkMask } from "./checks.ts";
+import { checkMask } from "./checks_attention.ts";
 import { type BoolTensor, broadcastIndex, type Lengths, toNumbers } from "./tensor.ts";
 
 /** The conditions of one call; an empty one hides nothing. null and undefined both mean absent; 0 is 0. */
@@ -39,38 +39,44 @@ export interface Mask {
  */
 export function visible(mask: Mask, B: number, Hq: number, Tq: number, Tk: number): BoolTensor {
   checkMask("visible", mask, [B, Hq, Tq, Tk]);
+  const sees = visibility(mask);
+  const table = new Uint8Array(B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
+  let slot = 0;
+  for (let b = 0; b < B; b++) {
+    for (let h = 0; h < Hq; h++) {
+      for (let i = 0; i < Tq; i++) {
+        for (let j = 0; j < Tk; j++, slot++) table[slot] = sees(b, h, i, j) ? 1 : 0;
+      }
+    }
+  }
+  return { data: table, shape: [B, Hq, Tq, Tk] };
+}
+
+/** The same, slot by slot and without a table, of a mask that has been checked. */
+export function visibility(mask: Mask): (b: number, h: number, i: number, j: number) => boolean {
   const { keep, causal, kvLengths, qOffset } = mask;
   const left = mask.window?.[0] ?? Infinity;
   const right = mask.window?.[1] ?? Infinity;
   const lengths = kvLengths == null ? null : toNumbers(kvLengths); // (B,)
   const offsets = typeof qOffset === "object" && qOffset !== null ? toNumbers(qOffset) : null; // (B,)
+  const offset = offsets === null ? ((qOffset as number | null | undefined) ?? 0) : 0;
   const keepAt = broadcastIndex(keep?.shape ?? []);
-  const table = new Uint8Array(B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
-  let slot = 0;
 
-  for (let b = 0; b < B; b++) {
-    const length = lengths?.[b] ?? Tk;
-    const offset = offsets?.[b] ?? (qOffset as number | null) ?? 0;
-    for (let h = 0; h < Hq; h++) {
-      for (let i = 0; i < Tq; i++) {
-        // 1. positions: of the query; key j stands at j
-        const p = i + offset;
-        for (let j = 0; j < Tk; j++, slot++) {
-          // 2. causal: nothing after the query
-          const notAfter = !causal || j <= p;
+  return (b, h, i, j) => {
+    // 1. positions: of the query; key j stands at j
+    const p = i + (offsets === null ? offset : offsets[b]!);
 
-          // 3. window: nothing too far to the left or to the right
-          const near = p - left <= j && j <= p + right;
+    // 2. causal: nothing after the query
+    const notAfter = !causal || j <= p;
 
-          // 4. lengths: nothing beyond the end of the row
-          const exists = j < length;
+    // 3. window: nothing too far to the left or to the right
+    const near = p - left <= j && j <= p + right;
 
-          // 5. keep: nothing that the caller excludes
-          const kept = keep == null || keep.data[keepAt(b, h, i, j)] !== 0;
-          table[slot] = notAfter && near && exists && kept ? 1 : 0;
-        }
-      }
-    }
-  }
-  return { data: table, shape: [B, Hq, Tq, Tk] };
+    // 4. lengths: nothing beyond the end of the row
+    const exists = lengths === null || j < lengths[b]!;
+
+    // 5. keep: nothing that the caller excludes
+    const kept = keep == null || keep.data[keepAt(b, h, i, j)] !== 0;
+    return notAfter && near && exists && kept;
+  };
 }

@@ -1,7 +1,7 @@
 /**
  * Scaled dot-product attention, as plain as the formula.
  *
- *     output = softmax(mask(softcap(scale · Q Kᵀ) + bias)) · V
+ *     output = dropout(softmax(mask(softcap(scale · Q Kᵀ) + bias))) · V
  *
  * Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv query heads a KV head, Tq and Tk query
  * and key lengths, D head size, Dv head size of the values.
@@ -15,10 +15,21 @@
  * Attention, opset 25.
  */
 
-import { checkSdpa } from "./checks.ts";
+import { inFloat32 } from "./cast.ts";
+import { checkSdpa } from "./checks_attention.ts";
+import { type Dropout, dropRow } from "./dropout.ts";
 import { type Mask, visible } from "./masks.ts";
 import { softmaxRow } from "./softmax.ts";
-import { broadcastIndex, type FloatArray, sizes4, type Tensor, zerosLike } from "./tensor.ts";
+import {
+  broadcastIndex,
+  dtypeOf,
+  type FloatArray,
+  sizes4,
+  type Tensor,
+  type WideArray,
+  zerosLike,
+  zerosWide,
+} from "./tensor.ts";
 
 /** Options that attention has wherever it stands. null and undefined both mean absent; 0 is 0. */
 export interface AttentionOptions<A extends FloatArray = FloatArray> {
@@ -30,6 +41,8 @@ export interface AttentionOptions<A extends FloatArray = FloatArray> {
   readonly scale?: number | null;
   /** c > 0 bounds the scores to (-c, c) by c·tanh(s/c). Absent: off. */
   readonly softcap?: number | null;
+  /** Of the weights; an element's place is that in (B, Hq, Tq, Tk). Absent: off. */
+  readonly dropout?: Dropout | null;
 }
 
 export interface SdpaOptions<A extends FloatArray = FloatArray> extends AttentionOptions<A> {
@@ -44,10 +57,10 @@ export interface SdpaOptions<A extends FloatArray = FloatArray> extends Attentio
 export interface SdpaSteps<A extends FloatArray = FloatArray> {
   /** (B, Hq, Tq, Dv) */
   readonly output: Tensor<A>;
-  /** (B, Hq, Tq, Tk) */
+  /** (B, Hq, Tq, Tk), before the dropout */
   readonly weights: Tensor<A>;
-  /** (B, Hq, Tq) */
-  readonly lse: Tensor<A>;
+  /** (B, Hq, Tq); float32 where the inputs are half */
+  readonly lse: Tensor<WideArray>;
   /** (B, Hq, Tq, Tk) */
   readonly scores: Tensor<A>;
   /** (B, Hq, Tq, Tk) */
@@ -81,7 +94,17 @@ export function sdpaSteps<A extends FloatArray>(
   options: SdpaOptions<A> = {},
 ): SdpaSteps<A> {
   checkSdpa("sdpa", q, k, v, options);
-  const { mask, bias, softcap, sinks } = options;
+  return inFloat32(sdpaCore<A>, q, k, v, options);
+}
+
+/** What {@link sdpaSteps} does behind the edge. */
+export function sdpaCore<A extends FloatArray>(
+  q: Tensor<A>,
+  k: Tensor<A>,
+  v: Tensor<A>,
+  options: SdpaOptions<A> = {},
+): SdpaSteps<A> {
+  const { mask, bias, softcap, sinks, dropout } = options;
   const [B, Hq, Tq, D] = sizes4(q);
   const [, Hkv, Tk, Dv] = sizes4(v);
   const G = Hq / Hkv;
@@ -89,7 +112,7 @@ export function sdpaSteps<A extends FloatArray>(
 
   const output = zerosLike(q, [B, Hq, Tq, Dv]);
   const weights = zerosLike(q, [B, Hq, Tq, Tk]);
-  const lse = zerosLike(q, [B, Hq, Tq]);
+  const lse = zerosWide(q, [B, Hq, Tq]);
   const scores = zerosLike(q, [B, Hq, Tq, Tk]);
   const capped = softcap == null ? scores : zerosLike(q, [B, Hq, Tq, Tk]);
   const biased = bias == null ? capped : zerosLike(q, [B, Hq, Tq, Tk]);
@@ -98,6 +121,8 @@ export function sdpaSteps<A extends FloatArray>(
   const biasAt = broadcastIndex(bias?.shape ?? []);
   const scaled = new Float64Array(D); // (D,), the query of one row
   const logits = zerosLike(q, [Tk]).data; // (Tk,), the masked scores of one row
+  const kept = zerosLike(q, [Tk]).data; // (Tk,), the weights of one row after the dropout
+  const double = dtypeOf(q) === "float64";
   const sums = new Float64Array(Dv); // (Dv,), the output of one row
 
   for (let b = 0; b < B; b++) {
@@ -141,11 +166,14 @@ export function sdpaSteps<A extends FloatArray>(
         const P = weights.data.subarray(row, row + Tk) as A; // (Tk,)
         lse.data[query] = softmaxRow(logits, P, sinks?.data[h]);
 
-        // 6. weighted sum: over the values of the visible keys
+        // 6. dropout: of the weights; those that are given back stay as they are
+        if (dropout != null) dropRow(P, kept, dropout, row, double); // (Tk,)
+
+        // 7. weighted sum: over the values of the visible keys
         sums.fill(0);
         for (let j = 0; j < Tk; j++) {
           if (logits[j] === -Infinity) continue; // 0 · NaN would be NaN
-          const weight = P[j]!;
+          const weight = dropout == null ? P[j]! : kept[j]!;
           for (let c = 0; c < Dv; c++) sums[c]! += weight * V[j * Dv + c]!; // (Dv,)
         }
         output.data.set(sums, query * Dv);

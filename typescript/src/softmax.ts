@@ -11,15 +11,16 @@
  * softmax").
  */
 
-import { checkSoftmax } from "./checks.ts";
-import { type FloatArray, type Tensor, zerosLike } from "./tensor.ts";
+import { inFloat32 } from "./cast.ts";
+import { checkSoftmax } from "./checks_attention.ts";
+import { type FloatArray, type Tensor, type WideArray, zerosLike, zerosWide } from "./tensor.ts";
 
 /** What {@link softmaxLse} gives. */
 export interface SoftmaxLse<A extends FloatArray = FloatArray> {
   /** (..., n) */
   readonly weights: Tensor<A>;
-  /** (...), natural logarithm */
-  readonly lse: Tensor<A>;
+  /** (...), natural logarithm; float32 where `x` is half */
+  readonly lse: Tensor<WideArray>;
 }
 
 /**
@@ -38,9 +39,13 @@ export function softmax<A extends FloatArray>(x: Tensor<A>): Tensor<A> {
  */
 export function softmaxLse<A extends FloatArray>(x: Tensor<A>): SoftmaxLse<A> {
   checkSoftmax("softmax", x);
+  return inFloat32(softmaxCore<A>, x);
+}
+
+function softmaxCore<A extends FloatArray>(x: Tensor<A>): SoftmaxLse<A> {
   const n = x.shape.at(-1)!;
   const weights = zerosLike(x, x.shape); // (..., n)
-  const lse = zerosLike(x, x.shape.slice(0, -1)); // (...)
+  const lse = zerosWide(x, x.shape.slice(0, -1)); // (...)
   for (let row = 0; row < lse.data.length; row++) {
     const here = weights.data.subarray(row * n, (row + 1) * n) as A; // (n,)
     lse.data[row] = softmaxRow(x.data.subarray(row * n, (row + 1) * n) as A, here);

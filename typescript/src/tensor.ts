@@ -3,11 +3,17 @@
  *
  * The array may be a view into a larger buffer; only its own elements are read. The element type of the
  * inputs is that of the results: values are rounded to it where they are stored, and sums run in doubles in
- * between.
+ * between. A call with half types runs in float32, and its results are rounded to the half type once.
  */
 
-/** The element types that can be computed with. */
-export type FloatArray = Float32Array | Float64Array;
+import { Bfloat16Array } from "./bfloat16.ts";
+import { Unsupported } from "./errors.ts";
+
+/** The element types that a computation runs in. */
+export type WideArray = Float32Array | Float64Array;
+
+/** The element types of numbers. Half types are widened where a call begins, and rounded where it ends. */
+export type FloatArray = WideArray | Float16Array | Bfloat16Array;
 
 /** Every element type that an argument can have. */
 export type TensorArray = FloatArray | Uint8Array | BigInt64Array;
@@ -30,11 +36,17 @@ export type Lengths = readonly number[] | IntTensor;
 export interface FloatArrays {
   float32: Float32Array;
   float64: Float64Array;
+  float16: Float16Array;
+  bfloat16: Bfloat16Array;
 }
 
 export type FloatDtype = keyof FloatArrays;
 
+/** The types by name. */
+export const FLOATS: readonly string[] = ["float32", "float64", "float16", "bfloat16"];
+
 const DTYPES: Readonly<Record<string, string>> = {
+  Float16Array: "float16",
   Float32Array: "float32",
   Float64Array: "float64",
   Uint8Array: "bool",
@@ -43,6 +55,7 @@ const DTYPES: Readonly<Record<string, string>> = {
 
 /** The element type of a tensor by name, also for an array of a subclass or of another realm. */
 export function dtypeOf(x: Tensor<TensorArray>): string {
+  if (x.data instanceof Bfloat16Array) return x.data.format;
   const kind: string = x.data?.[Symbol.toStringTag] ?? typeof x.data;
   return DTYPES[kind] ?? kind;
 }
@@ -54,13 +67,31 @@ export function sizeOf(shape: readonly number[]): number {
 
 /** A tensor of zeros. */
 export function zeros<T extends FloatDtype>(dtype: T, shape: readonly number[]): Tensor<FloatArrays[T]> {
-  const data = dtype === "float32" ? new Float32Array(sizeOf(shape)) : new Float64Array(sizeOf(shape));
-  return { data: data as FloatArrays[T], shape };
+  return { data: newArray(dtype, sizeOf(shape)) as FloatArrays[T], shape };
+}
+
+/** Float16Array is newer than what the rest runs on, so it is looked up only where it is needed. */
+function newArray(dtype: FloatDtype, n: number): FloatArray {
+  if (dtype === "float32") return new Float32Array(n);
+  if (dtype === "float64") return new Float64Array(n);
+  if (dtype === "bfloat16") return new Bfloat16Array(n);
+  if (typeof Float16Array === "undefined") throw new Unsupported("dtype.f16");
+  return new Float16Array(n);
 }
 
 /** A tensor of zeros with the element type of `x`. */
 export function zerosLike<A extends FloatArray>(x: Tensor<A>, shape: readonly number[]): Tensor<A> {
   return zeros(dtypeOf(x) as FloatDtype, shape) as Tensor<A>;
+}
+
+/** A tensor of zeros for what keeps the width of a computation: float64 beside float64, else float32. */
+export function zerosWide(x: Tensor<TensorArray>, shape: readonly number[]): Tensor<WideArray> {
+  return zeros(dtypeOf(x) === "float64" ? "float64" : "float32", shape);
+}
+
+/** The sizes of a tensor whose rank has been checked. */
+export function sizes2(x: Tensor<TensorArray>): [number, number] {
+  return x.shape as unknown as [number, number];
 }
 
 /** The sizes of a tensor whose rank has been checked. */

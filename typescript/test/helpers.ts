@@ -1,7 +1,14 @@
 /** What the tests share: small tensors, a seeded generator, and comparison that knows NaN. */
 
 import assert from "node:assert/strict";
-import { AttentionError, type FloatArray, type FloatDtype, type Tensor } from "../src/index.ts";
+import {
+  AttentionError,
+  cast,
+  type FloatArray,
+  type FloatArrays,
+  type FloatDtype,
+  type Tensor,
+} from "../src/index.ts";
 import { zeros } from "../src/tensor.ts";
 
 export function f32(shape: number[], values: ArrayLike<number>): Tensor<Float32Array> {
@@ -10,6 +17,15 @@ export function f32(shape: number[], values: ArrayLike<number>): Tensor<Float32A
 
 export function f64(shape: number[], values: ArrayLike<number>): Tensor<Float64Array> {
   return { data: Float64Array.from(values), shape };
+}
+
+/** Numbers rounded to a type. */
+export function as<T extends FloatDtype>(
+  dtype: T,
+  shape: number[],
+  values: ArrayLike<number>,
+): Tensor<FloatArrays[T]> {
+  return cast(f64(shape, values), dtype);
 }
 
 export function bool(shape: number[], values: ArrayLike<number>): Tensor<Uint8Array> {
@@ -42,10 +58,12 @@ export class Random {
   }
 
   /** Signed values of a few units. */
-  tensor<T extends FloatDtype>(dtype: T, shape: number[]): ReturnType<typeof zeros<T>> {
-    const x = zeros(dtype, shape);
-    for (let n = 0; n < x.data.length; n++) x.data[n] = 4 * this.next() - 2;
-    return x;
+  tensor<T extends FloatDtype>(dtype: T, shape: number[]): Tensor<FloatArrays[T]> {
+    return as(
+      dtype,
+      shape,
+      Array.from(zeros(dtype, shape).data, () => 4 * this.next() - 2),
+    );
   }
 
   mask(shape: number[]): Tensor<Uint8Array> {

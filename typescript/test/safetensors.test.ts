@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { formatTensors, parseTensors, readTensors, type Stored, writeTensors } from "../port/safetensors.ts";
+import { Bfloat16Array } from "../src/index.ts";
 import { assertClose } from "./helpers.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "safetensors-"));
@@ -42,7 +43,7 @@ test("a header of any length, tensors in any order, empty and of rank 0 (B40)", 
     assert.deepEqual(tensors.get("i"), { dtype: "I64", shape: [1], data: BigInt64Array.of(-2n) });
     assert.deepEqual(tensors.get("b"), { dtype: "BOOL", shape: [1], data: Uint8Array.of(1) });
     assert.deepEqual(tensors.get("e"), { dtype: "F32", shape: [2, 0], data: new Float32Array(0) });
-    assert.deepEqual(tensors.get("h"), { dtype: "BF16", shape: [1], data: Uint8Array.of(0, 0x3f) });
+    assert.deepEqual(tensors.get("h"), { dtype: "BF16", shape: [1], data: new Bfloat16Array([0x3f00]) });
   }
 });
 
@@ -67,6 +68,9 @@ test("what was written is read back bit for bit, and every tensor is aligned", (
     ["f32", { dtype: "F32", shape: [7], data: Float32Array.from(special) }],
     ["f64", { dtype: "F64", shape: [7, 1], data: Float64Array.from(special) }],
     ["view", { dtype: "F32", shape: [3], data: view }],
+    ["f16", { dtype: "F16", shape: [7], data: Float16Array.from(special) }],
+    ["bf16", { dtype: "BF16", shape: [3], data: new Bfloat16Array([0x7fab, 0x8000, 1]) }],
+    ["u8", { dtype: "U8", shape: [1], data: Uint8Array.of(9) }],
     ["i64", { dtype: "I64", shape: [2], data: BigInt64Array.of(-(2n ** 63n), 2n ** 53n + 1n) }],
     ["scalar.ünï", { dtype: "F64", shape: [], data: Float64Array.of(3) }],
     ["empty", { dtype: "F32", shape: [0, 4], data: new Float32Array(0) }],

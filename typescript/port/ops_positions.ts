@@ -1,0 +1,80 @@
+/** The ops of types and positions: cast, sinusoidal, rope, alibi, relative_bias. */
+
+import {
+  alibiSteps,
+  cast,
+  type FloatArray,
+  type FloatDtype,
+  relativeBiasSteps,
+  ropeSteps,
+  type SinusoidalOptions,
+  sinusoidalSteps,
+} from "../src/index.ts";
+import { field, optional, plainOffset, required, ropeOptions } from "./config.ts";
+import { type Op, plainOp } from "./op.ts";
+
+/** The types as the protocol names them; any other name reaches the library as it is. */
+const DTYPES: Readonly<Record<string, FloatDtype>> = {
+  f32: "float32",
+  f64: "float64",
+  f16: "float16",
+  bf16: "bfloat16",
+};
+
+export const POSITIONS: Readonly<Record<string, Op>> = {
+  cast: plainOp(["output"], Object.keys(DTYPES), (config, tensors) => {
+    const x = required(tensors, "x");
+    const to = field<string>(config, "to");
+    const dtype = Object.hasOwn(DTYPES, to) ? DTYPES[to]! : (to as FloatDtype);
+    return () => ({ output: cast(x, dtype) });
+  }),
+
+  sinusoidal: plainOp(
+    ["output", "table"],
+    ["positions", "offset", "base", "halves", "table"],
+    (config, tensors) => {
+      const x = required(tensors, "x");
+      const { base, halves, offset } = config as SinusoidalOptions;
+      const options = { base, halves, offset, positions: optional(tensors, "positions") };
+      return () => sinusoidalSteps<FloatArray>(x, options);
+    },
+  ),
+
+  rope: plainOp(
+    ["output", "cos", "sin"],
+    [
+      ...["positions", "offset", "base", "interleaved", "rotary_dim", "tables"],
+      ...["linear", "dynamic", "yarn", "llama3", "longrope", "cos", "sin"],
+    ],
+    (config, tensors) => {
+      const x = required(tensors, "x");
+      const options = {
+        ...ropeOptions(config),
+        positions: optional(tensors, "positions"),
+        cos: optional(tensors, "cos"),
+        sin: optional(tensors, "sin"),
+      };
+      return () => ropeSteps<FloatArray>(x, options);
+    },
+  ),
+
+  alibi: plainOp(["output", "slopes", "bias"], ["q_offset", "slopes", "bias"], (config, tensors) => {
+    const scores = required(tensors, "scores");
+    const qOffset = plainOffset(config) ?? 0;
+    return () => alibiSteps<FloatArray>(scores, qOffset);
+  }),
+
+  relative_bias: plainOp(
+    ["output", "buckets"],
+    ["q_offset", "unidirectional", "max_distance", "buckets"],
+    (config, tensors) => {
+      const [scores, table] = [required(tensors, "scores"), required(tensors, "table")];
+      const options = {
+        qOffset: plainOffset(config),
+        bidirectional: config.bidirectional as boolean | null,
+        maxDistance: config.max_distance as number | null,
+      };
+      return () => relativeBiasSteps<FloatArray>(scores, table, options);
+    },
+  ),
+};
