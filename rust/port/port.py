@@ -2,6 +2,7 @@
 
 import platform
 
+import ml_dtypes
 import numpy as np
 
 import rosetta_attention_rs
@@ -15,6 +16,7 @@ LIBRARY = Library(
     version=rosetta_attention_rs.__version__,
     isa=rosetta_attention_rs.simd_tiers(),
     sdpa_variants={"simd": rosetta_attention_rs.sdpa_simd},
+    cache_dtypes={"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
 )
 
 if __name__ == "__main__":

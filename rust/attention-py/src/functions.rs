@@ -1,12 +1,14 @@
 //! The functions of the module. All arguments are positional; defaults are the Python package's.
 
 use ndarray::ArrayRef4;
-use numpy::IntoPyArray;
 use pyo3::prelude::*;
-use rosetta_attention::{self as core, Float, Sdpa, Steps, Tier};
+use rosetta_attention::{self as core, Sdpa, Steps, Tier};
 
-use crate::arguments::{Arguments, MaskArguments, Object, Options, size};
-use crate::arrays::{Named, array, float_kind, optional_array, view_4, with_float};
+use crate::arguments::{Arguments, MaskArguments, Options, size};
+use crate::arrays::{
+    Floating, Object, array, float_kind, give, give_narrow, optional_array, wide, wide_4,
+    with_float,
+};
 use crate::errors::{exception, released};
 
 /// The fields of the Python package's `Steps`, in their order.
@@ -20,11 +22,11 @@ pub fn softmax_lse<'py>(
     sink: &Object<'py>,
 ) -> PyResult<(Object<'py>, Object<'py>)> {
     let (py, name) = (x.py(), "softmax");
-    with_float!(float_kind(name, "x", x)?, T => {
-        let (x, sink) = (array::<T>(name, "x", x)?, optional_array::<T>(name, "sink", sink)?);
-        let (x, sink) = (x.as_array(), sink.as_ref().map(|sink| sink.as_array()));
+    with_float!(float_kind(name, "x", x)?, S => {
+        let (x, sink) = (array::<S>(name, "x", x)?, optional_array::<S>(name, "sink", sink)?);
+        let (x, sink) = (wide(&x), sink.as_ref().map(wide));
         let (weights, lse) = released(py, || core::softmax_lse(&x, sink.as_deref()))?;
-        Ok((weights.into_pyarray(py).into_any(), lse.into_pyarray(py).into_any()))
+        Ok((give_narrow::<S, _>(py, weights), give(py, lse)))
     })
 }
 
@@ -47,10 +49,10 @@ pub fn visible<'py>(
     let mask = MaskArguments::extract(name, mask)?;
     let views = mask.views(py)?;
     let table = released(py, || core::visible(&views.mask(), shape))?;
-    Ok(table.into_pyarray(py).into_any())
+    Ok(give(py, table))
 }
 
-/// (q, k, v, (mask, bias, scale, softcap, sinks)) -> output
+/// (q, k, v, (mask, bias, scale, softcap, sinks, dropout)) -> output
 #[pyfunction]
 pub fn sdpa<'py>(
     q: &Object<'py>,
@@ -58,13 +60,13 @@ pub fn sdpa<'py>(
     v: &Object<'py>,
     options: Options<'py>,
 ) -> PyResult<Object<'py>> {
-    with_float!(float_kind("sdpa", "q", q)?, T => {
-        let output = attend::<T, _>(q, k, v, &options, core::sdpa)?;
-        Ok(output.into_pyarray(q.py()).into_any())
+    with_float!(float_kind("sdpa", "q", q)?, S => {
+        let output = attend::<S, _>("sdpa", q, k, v, &options, core::sdpa)?;
+        Ok(give_narrow::<S, _>(q.py(), output))
     })
 }
 
-/// (q, k, v, (mask, bias, scale, softcap, sinks)) -> output, weights, lse, scores, capped, biased
+/// (q, k, v, (mask, bias, scale, softcap, sinks, dropout)) -> output, weights, lse, scores, capped, biased
 #[pyfunction]
 pub fn sdpa_steps<'py>(
     q: &Object<'py>,
@@ -72,12 +74,13 @@ pub fn sdpa_steps<'py>(
     v: &Object<'py>,
     options: Options<'py>,
 ) -> PyResult<StepObjects<'py>> {
-    with_float!(float_kind("sdpa", "q", q)?, T => {
-        Ok(step_objects(q.py(), attend::<T, _>(q, k, v, &options, core::sdpa_steps)?))
+    with_float!(float_kind("sdpa", "q", q)?, S => {
+        let steps = attend::<S, _>("sdpa", q, k, v, &options, core::sdpa_steps)?;
+        Ok(step_objects::<S>(q.py(), steps))
     })
 }
 
-/// (q, k, v, (mask, bias, scale, softcap, sinks), tier) -> output, lse
+/// (q, k, v, (mask, bias, scale, softcap, sinks, dropout), tier) -> output, lse
 #[pyfunction]
 pub fn sdpa_simd<'py>(
     q: &Object<'py>,
@@ -89,11 +92,11 @@ pub fn sdpa_simd<'py>(
     let py = q.py();
     let tier: Option<Tier> =
         tier.map(|name| name.parse().map_err(|error| exception(py, &error))).transpose()?;
-    with_float!(float_kind("sdpa", "q", q)?, T => {
-        let (output, lse) = attend::<T, _>(q, k, v, &options, |q, k, v, options| {
+    with_float!(float_kind("sdpa", "q", q)?, S => {
+        let (output, lse) = attend::<S, _>("sdpa", q, k, v, &options, |q, k, v, options| {
             core::sdpa_simd(q, k, v, options, tier)
         })?;
-        Ok((output.into_pyarray(py).into_any(), lse.into_pyarray(py).into_any()))
+        Ok((give_narrow::<S, _>(py, output), give(py, lse)))
     })
 }
 
@@ -104,31 +107,41 @@ pub fn simd_tiers() -> Vec<String> {
 }
 
 /// One call of a rung of sdpa.
-fn attend<'py, T: Named + Float, R: Send>(
+pub fn attend<'py, S: Floating, R: Send>(
+    name: &'static str,
     q: &Object<'py>,
     k: &Object<'py>,
     v: &Object<'py>,
     options: &Options<'py>,
-    rung: impl FnOnce(&ArrayRef4<T>, &ArrayRef4<T>, &ArrayRef4<T>, &Sdpa<'_, T>) -> core::Result<R>
+    rung: impl FnOnce(
+        &ArrayRef4<S::Compute>,
+        &ArrayRef4<S::Compute>,
+        &ArrayRef4<S::Compute>,
+        &Sdpa<'_, S::Compute>,
+    ) -> core::Result<R>
     + Send,
 ) -> PyResult<R> {
-    let (py, name) = (q.py(), "sdpa");
-    let (q, k, v) = (array(name, "q", q)?, array(name, "k", k)?, array(name, "v", v)?);
-    let options = Arguments::extract(name, options)?;
+    let py = q.py();
     let (q, k, v) =
-        (view_4(py, name, "q", &q)?, view_4(py, name, "k", &k)?, view_4(py, name, "v", &v)?);
+        (array::<S>(name, "q", q)?, array::<S>(name, "k", k)?, array::<S>(name, "v", v)?);
+    let options = Arguments::<S>::extract(name, options)?;
+    let (q, k, v) =
+        (wide_4(py, name, "q", &q)?, wide_4(py, name, "k", &k)?, wide_4(py, name, "v", &v)?);
     let views = options.views(py)?;
     released(py, || rung(&q, &k, &v, &views.options()))
 }
 
 /// The fields of the Python package's `Steps`.
-pub fn step_objects<'py, T: Named>(py: Python<'py>, steps: Steps<T>) -> StepObjects<'py> {
+pub fn step_objects<'py, S: Floating>(
+    py: Python<'py>,
+    steps: Steps<S::Compute>,
+) -> StepObjects<'py> {
     (
-        steps.output.into_pyarray(py).into_any(),
-        steps.weights.into_pyarray(py).into_any(),
-        steps.lse.into_pyarray(py).into_any(),
-        steps.scores.into_pyarray(py).into_any(),
-        steps.capped.into_pyarray(py).into_any(),
-        steps.biased.into_pyarray(py).into_any(),
+        give_narrow::<S, _>(py, steps.output),
+        give_narrow::<S, _>(py, steps.weights),
+        give(py, steps.lse),
+        give_narrow::<S, _>(py, steps.scores),
+        give_narrow::<S, _>(py, steps.capped),
+        give_narrow::<S, _>(py, steps.biased),
     )
 }

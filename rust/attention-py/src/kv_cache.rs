@@ -2,15 +2,18 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ndarray::Ix1;
-use numpy::IntoPyArray;
+use half::{bf16, f16};
+use ndarray::{ArrayRef4, Ix1, Ix4};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use rosetta_attention::AttentionError::InvalidConfig;
-use rosetta_attention::{self as core, Float, Steps};
+use rosetta_attention::{self as core, Stored};
 
-use crate::arguments::{Arguments, Object, Options, integer, size};
-use crate::arrays::{Kind, Named, array, kind_of_dtype, optional_array, view, view_4};
+use crate::arguments::{Arguments, Options, integer, size};
+use crate::arrays::{
+    Floating, Kind, Object, array, give, give_narrow, kind_of_dtype, optional_array, optional_view,
+    view, wide_4,
+};
 use crate::errors::{refuse, released};
 use crate::functions::{StepObjects, step_objects};
 
@@ -20,6 +23,8 @@ use crate::functions::{StepObjects, step_objects};
 pub struct KvCache(Typed);
 
 enum Typed {
+    F16(RwLock<core::KvCache<f16>>),
+    Bf16(RwLock<core::KvCache<bf16>>),
     F32(RwLock<core::KvCache<f32>>),
     F64(RwLock<core::KvCache<f64>>),
 }
@@ -28,6 +33,14 @@ enum Typed {
 macro_rules! with_cache {
     ($cache:expr, |$lock:ident, $float:ident| $body:expr) => {
         match &$cache.0 {
+            Typed::F16($lock) => {
+                type $float = f16;
+                $body
+            }
+            Typed::Bf16($lock) => {
+                type $float = bf16;
+                $body
+            }
             Typed::F32($lock) => {
                 type $float = f32;
                 $body
@@ -61,6 +74,8 @@ impl KvCache {
             if capacity.is_none() { None } else { Some(size(name, "capacity", capacity, 0)?) };
         let sizes = (batch, num_kv_heads, head_dim, value_dim, capacity);
         Ok(Self(match kind_of_dtype(name, dtype)? {
+            Kind::F16 => Typed::F16(empty(py, sizes)?),
+            Kind::Bf16 => Typed::Bf16(empty(py, sizes)?),
             Kind::F32 => Typed::F32(empty(py, sizes)?),
             Kind::F64 => Typed::F64(empty(py, sizes)?),
         }))
@@ -68,34 +83,36 @@ impl KvCache {
 
     fn append(&self, k: &Object<'_>, v: &Object<'_>, lengths: &Object<'_>) -> PyResult<()> {
         let (py, name) = (k.py(), "append");
-        with_cache!(self, |lock, T| {
-            let (k, v) = (array::<T>(name, "k", k)?, array::<T>(name, "v", v)?);
+        with_cache!(self, |lock, S| {
+            let (k, v) = (array::<S>(name, "k", k)?, array::<S>(name, "v", v)?);
             let lengths = optional_array(name, "lengths", lengths)?;
-            let (k, v) = (view_4(py, name, "k", &k)?, view_4(py, name, "v", &v)?);
-            let row = |lengths| view::<i64, Ix1>(py, name, "lengths", lengths, "shape (B,)");
-            let lengths = lengths.as_ref().map(row).transpose()?;
+            let expected = "rank 4 (B, H, T, D)";
+            let k = view::<S, Ix4>(py, name, "k", &k, expected)?;
+            let v = view::<S, Ix4>(py, name, "v", &v, expected)?;
+            let lengths = lengths.as_ref();
+            let lengths = optional_view::<i64, Ix1>(py, name, "lengths", lengths, "shape (B,)")?;
             released(py, || write(lock).append(&k, &v, lengths.as_deref()))
         })
     }
 
-    /// (q, (mask, bias, scale, softcap, None)) -> output
+    /// (q, (mask, bias, scale, softcap, None, None)) -> output
     fn attend<'py>(&self, q: &Object<'py>, options: Options<'py>) -> PyResult<Object<'py>> {
-        with_cache!(self, |lock, T| {
-            let output = attend::<T, _>(q, &options, |q, options| read(lock).attend(q, options))?;
-            Ok(output.into_pyarray(q.py()).into_any())
+        with_cache!(self, |lock, S| {
+            let output = attend::<S, _>(q, &options, |q, options| read(lock).attend(q, options))?;
+            Ok(give_narrow::<S, _>(q.py(), output))
         })
     }
 
-    /// (q, (mask, bias, scale, softcap, None)) -> output, weights, lse, scores, capped, biased
+    /// (q, (mask, bias, scale, softcap, None, None)) -> output, weights, lse, scores, capped, biased
     fn attend_steps<'py>(
         &self,
         q: &Object<'py>,
         options: Options<'py>,
     ) -> PyResult<StepObjects<'py>> {
-        with_cache!(self, |lock, T| {
-            let steps: Steps<T> =
-                attend::<T, _>(q, &options, |q, options| read(lock).attend_steps(q, options))?;
-            Ok(step_objects(q.py(), steps))
+        with_cache!(self, |lock, S| {
+            let steps =
+                attend::<S, _>(q, &options, |q, options| read(lock).attend_steps(q, options))?;
+            Ok(step_objects::<S>(q.py(), steps))
         })
     }
 
@@ -104,61 +121,57 @@ impl KvCache {
         let bad = || refuse(py, InvalidConfig, "truncate", "lengths", "integers", lengths);
         let lengths: Vec<i64> =
             lengths.try_iter()?.map(|n| integer(&n?).ok_or_else(bad)).collect::<PyResult<_>>()?;
-        with_cache!(self, |lock, T| released(py, || write::<T>(lock).truncate(&lengths)))
+        with_cache!(self, |lock, S| released(py, || write::<S>(lock).truncate(&lengths)))
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        with_cache!(self, |lock, T| released(py, || {
-            write::<T>(lock).reset();
+        with_cache!(self, |lock, S| released(py, || {
+            write::<S>(lock).reset();
             Ok(())
         }))
     }
 
     /// Copies of keys and values, zero beyond a row's length, and the lengths.
     fn read<'py>(&self, py: Python<'py>) -> PyResult<(Object<'py>, Object<'py>, Object<'py>)> {
-        with_cache!(self, |lock, T| {
-            let (k, v, lengths) = released(py, || Ok(read::<T>(lock).read()))?;
-            Ok((
-                k.into_pyarray(py).into_any(),
-                v.into_pyarray(py).into_any(),
-                lengths.into_pyarray(py).into_any(),
-            ))
+        with_cache!(self, |lock, S| {
+            let (k, v, lengths) = released(py, || Ok(read::<S>(lock).read()))?;
+            Ok((give(py, k), give(py, v), give(py, lengths)))
         })
     }
 
     /// Copies: the memory itself moves when the cache grows.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
-        with_cache!(self, |lock, T| {
-            let keys = released(py, || Ok(read::<T>(lock).keys().to_owned()))?;
-            Ok(keys.into_pyarray(py).into_any())
+        with_cache!(self, |lock, S| {
+            let keys = released(py, || Ok(read::<S>(lock).keys().to_owned()))?;
+            Ok(give(py, keys))
         })
     }
 
     /// Copies, as `keys`.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
-        with_cache!(self, |lock, T| {
-            let values = released(py, || Ok(read::<T>(lock).values().to_owned()))?;
-            Ok(values.into_pyarray(py).into_any())
+        with_cache!(self, |lock, S| {
+            let values = released(py, || Ok(read::<S>(lock).values().to_owned()))?;
+            Ok(give(py, values))
         })
     }
 
     fn lengths<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
-        with_cache!(self, |lock, T| {
-            let lengths = released(py, || Ok(read::<T>(lock).lengths().to_owned()))?;
-            Ok(lengths.into_pyarray(py).into_any())
+        with_cache!(self, |lock, S| {
+            let lengths = released(py, || Ok(read::<S>(lock).lengths().to_owned()))?;
+            Ok(give(py, lengths))
         })
     }
 }
 
-fn empty<T: Float>(
+fn empty<S: Stored>(
     py: Python<'_>,
     (batch, heads, d, dv, capacity): (usize, usize, usize, usize, Option<usize>),
-) -> PyResult<RwLock<core::KvCache<T>>> {
+) -> PyResult<RwLock<core::KvCache<S>>> {
     // Where memory cannot be had Rust ends the process; a caller of Python expects an exception.
     for n in [d, dv] {
         let sizes = [batch, heads, capacity.unwrap_or(0), n];
         let floats = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
-        if floats.is_none_or(|floats| Vec::<T>::new().try_reserve_exact(floats).is_err()) {
+        if floats.is_none_or(|floats| Vec::<S>::new().try_reserve_exact(floats).is_err()) {
             return Err(PyMemoryError::new_err(format!(
                 "kv_cache: no memory for {sizes:?} floats"
             )));
@@ -168,24 +181,24 @@ fn empty<T: Float>(
 }
 
 /// One call on a cache that the caller has locked.
-fn attend<'py, T: Named + Float, R: Send>(
+fn attend<'py, S: Floating, R: Send>(
     q: &Object<'py>,
     options: &Options<'py>,
-    call: impl FnOnce(&ndarray::ArrayRef4<T>, &core::Sdpa<'_, T>) -> core::Result<R> + Send,
+    call: impl FnOnce(&ArrayRef4<S::Compute>, &core::Sdpa<'_, S::Compute>) -> core::Result<R> + Send,
 ) -> PyResult<R> {
     let (py, name) = (q.py(), "attend");
-    let q = array(name, "q", q)?;
-    let options = Arguments::extract(name, options)?;
-    let q = view_4(py, name, "q", &q)?;
+    let q = array::<S>(name, "q", q)?;
+    let options = Arguments::<S>::extract(name, options)?;
+    let q = wide_4(py, name, "q", &q)?;
     let views = options.views(py)?;
     released(py, || call(&q, &views.options()))
 }
 
 /// A call that panicked has changed nothing, as one that failed.
-fn read<T>(lock: &RwLock<core::KvCache<T>>) -> RwLockReadGuard<'_, core::KvCache<T>> {
+fn read<S>(lock: &RwLock<core::KvCache<S>>) -> RwLockReadGuard<'_, core::KvCache<S>> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(lock: &RwLock<core::KvCache<T>>) -> RwLockWriteGuard<'_, core::KvCache<T>> {
+fn write<S>(lock: &RwLock<core::KvCache<S>>) -> RwLockWriteGuard<'_, core::KvCache<S>> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }

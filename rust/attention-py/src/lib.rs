@@ -6,10 +6,20 @@
 
 mod arguments;
 mod arrays;
+mod blocks;
+mod cache_write;
+mod elements;
 mod errors;
+mod family;
 mod functions;
 mod kv_cache;
+mod linear;
 mod mha;
+mod mla;
+mod norms;
+mod positions;
+mod sparse;
+mod weights;
 
 use pyo3::prelude::*;
 
@@ -24,6 +34,38 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::sdpa_steps, module)?)?;
     module.add_function(wrap_pyfunction!(functions::sdpa_simd, module)?)?;
     module.add_function(wrap_pyfunction!(functions::simd_tiers, module)?)?;
+    module.add_function(wrap_pyfunction!(family::flash, module)?)?;
+    module.add_function(wrap_pyfunction!(family::split_kv, module)?)?;
+    module.add_function(wrap_pyfunction!(family::merge, module)?)?;
+    module.add_function(wrap_pyfunction!(family::varlen, module)?)?;
+    module.add_function(wrap_pyfunction!(family::scoring, module)?)?;
     module.add_function(wrap_pyfunction!(mha::mha, module)?)?;
+    module.add_function(wrap_pyfunction!(mha::unpack, module)?)?;
+    module.add_function(wrap_pyfunction!(positions::sinusoidal, module)?)?;
+    module.add_function(wrap_pyfunction!(positions::rope, module)?)?;
+    module.add_function(wrap_pyfunction!(positions::alibi, module)?)?;
+    module.add_function(wrap_pyfunction!(positions::alibi_slopes, module)?)?;
+    module.add_function(wrap_pyfunction!(positions::relative_bias, module)?)?;
+    module.add_function(wrap_pyfunction!(elements::cast, module)?)?;
+    module.add_function(wrap_pyfunction!(elements::dropout, module)?)?;
+    module.add_function(wrap_pyfunction!(norms::layer_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(norms::rms_norm, module)?)?;
+    module.add_function(wrap_pyfunction!(norms::gelu, module)?)?;
+    module.add_function(wrap_pyfunction!(norms::swiglu, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_write::cache_write, module)?)?;
+    module.add_function(wrap_pyfunction!(linear::linear_attention, module)?)?;
+    module.add_function(wrap_pyfunction!(linear::linear_recurrent, module)?)?;
+    module.add_function(wrap_pyfunction!(linear::linear_chunked, module)?)?;
+    module.add_function(wrap_pyfunction!(linear::gated_linear, module)?)?;
+    module.add_function(wrap_pyfunction!(sparse::sparse_mask, module)?)?;
+    module.add_function(wrap_pyfunction!(sparse::pattern_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(sparse::sparse, module)?)?;
+    module.add_function(wrap_pyfunction!(sparse::structured, module)?)?;
+    module.add_function(wrap_pyfunction!(sparse::philox_words, module)?)?;
+    module.add_function(wrap_pyfunction!(mla::mla, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::norm, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::feed_forward, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::block, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::transformer, module)?)?;
     module.add_class::<kv_cache::KvCache>()
 }

@@ -3,15 +3,34 @@
 //! Every message names the function, the argument, what was expected and what came. Element types
 //! and most ranks are in the signatures already.
 
+mod attention;
+mod cache_write;
+mod layers;
+mod linear;
+mod mha;
+mod norms;
+mod positions;
+mod sparse;
+
 use std::fmt::{Arguments, Display};
 
-use ndarray::{ArrayRef1, ArrayRef2};
+use ndarray::ArrayRef1;
 
+use crate::dropout::Dropout;
 use crate::errors::{AttentionError, Fault, Result};
-use crate::float::Float;
 use crate::masks::{Mask, Offset};
-use crate::mha::MultiHeadAttention;
 use crate::sdpa::Sdpa;
+
+pub(crate) use attention::{check_merge, check_scoring, check_splits, check_tiles, check_varlen};
+pub(crate) use cache_write::check_cache_write;
+pub(crate) use layers::{
+    check_block, check_feed_forward, check_mla, check_norm_kind, check_transformer,
+};
+pub(crate) use linear::{check_chunk, check_gated_linear, check_linear_attention};
+pub(crate) use mha::{check_mha, check_packed};
+pub(crate) use norms::{check_layer_norm, check_rms_norm, check_swiglu};
+pub(crate) use positions::{check_relative_bias, check_rope, check_sinusoidal};
+pub(crate) use sparse::{check_keys, check_pattern, check_sparse, check_structured};
 
 use AttentionError::{CapacityExceeded, InvalidConfig, ShapeMismatch};
 
@@ -39,13 +58,8 @@ pub(crate) fn check_mask(name: &'static str, mask: &Mask<'_>, shape: Dim4) -> Re
     Ok(())
 }
 
-pub(crate) fn check_sdpa<T>(
-    name: &'static str,
-    (batch, hq, tq, d): Dim4,
-    k: Dim4,
-    v: Dim4,
-    options: &Sdpa<'_, T>,
-) -> Result<()> {
+/// q (B, Hq, Tq, D), k (B, Hkv, Tk, D) and v (B, Hkv, Tk, Dv), Hq a multiple of Hkv.
+fn check_qkv(name: &'static str, (batch, hq, _, d): Dim4, k: Dim4, v: Dim4) -> Result<()> {
     let (_, hkv, tk, _) = k;
     let fits = |good: bool, argument, expected: Arguments<'_>, got: usize| {
         require(good, ShapeMismatch, name, argument, expected, got)
@@ -58,7 +72,18 @@ pub(crate) fn check_sdpa<T>(
     fits(v.2 == tk, "v", format_args!("length {tk} as in k"), v.2)?;
     let divides = if hkv == 0 { hq == 0 } else { hq.is_multiple_of(hkv) };
     let expected = format_args!("a multiple of the {hkv} key/value heads");
-    require(divides, ShapeMismatch, name, "q", expected, format_args!("{hq} heads"))?;
+    require(divides, ShapeMismatch, name, "q", expected, format_args!("{hq} heads"))
+}
+
+pub(crate) fn check_sdpa<T>(
+    name: &'static str,
+    (batch, hq, tq, d): Dim4,
+    k: Dim4,
+    v: Dim4,
+    options: &Sdpa<'_, T>,
+) -> Result<()> {
+    check_qkv(name, (batch, hq, tq, d), k, v)?;
+    let tk = k.2;
     if let Some(bias) = options.bias {
         require_broadcast(name, "bias", bias.shape(), &[batch, hq, tq, tk])?;
     }
@@ -66,10 +91,15 @@ pub(crate) fn check_sdpa<T>(
         require_shape(name, "sinks", sinks.shape(), &[hq])?;
     }
     check_options(name, options.scale, options.softcap)?;
+    options.dropout.map_or(Ok(()), |dropout| check_dropout(name, &dropout))?;
     check_mask(name, &options.mask, (batch, hq, tq, tk))
 }
 
-fn check_options(name: &'static str, scale: Option<f64>, softcap: Option<f64>) -> Result<()> {
+pub(crate) fn check_options(
+    name: &'static str,
+    scale: Option<f64>,
+    softcap: Option<f64>,
+) -> Result<()> {
     if let Some(scale) = scale {
         require(scale.is_finite(), InvalidConfig, name, "scale", "a finite number", scale)?;
     }
@@ -80,54 +110,15 @@ fn check_options(name: &'static str, scale: Option<f64>, softcap: Option<f64>) -
     Ok(())
 }
 
-/// x (B, Tq, C), context (B, Tk, Cc) against the weights of the layer, which are (out, in).
-pub(crate) fn check_mha<T: Float>(
-    name: &'static str,
-    x: (usize, usize, usize),
-    context: (usize, usize, usize),
-    layer: &MultiHeadAttention<'_, T>,
-) -> Result<()> {
-    let (hq, hkv) = (layer.num_heads, layer.num_kv_heads.unwrap_or(layer.num_heads));
-    require(hq >= 1, InvalidConfig, name, "num_heads", "an integer >= 1", hq)?;
-    let divides = hkv >= 1 && hq.is_multiple_of(hkv);
-    let expected = format_args!("an integer >= 1 that divides num_heads = {hq}");
-    require(divides, InvalidConfig, name, "num_kv_heads", expected, hkv)?;
-    let batch = format_args!("batch {} as in x", x.0);
-    require(context.0 == x.0, ShapeMismatch, name, "context", batch, context.0)?;
-
-    check_projection(name, "w_q", &layer.w_q, hq, x.2)?;
-    check_projection(name, "w_k", &layer.w_k, hkv, context.2)?;
-    check_projection(name, "w_v", &layer.w_v, hkv, context.2)?;
-    let (d, dv) = (layer.w_q.nrows() / hq, layer.w_v.nrows() / hkv);
-    let expected = format_args!("{hkv} x {d} rows as in w_q");
-    require(layer.w_k.nrows() == hkv * d, ShapeMismatch, name, "w_k", expected, layer.w_k.nrows())?;
-    let expected = format_args!("{hq} x {dv} columns as in w_v");
-    require(layer.w_o.ncols() == hq * dv, ShapeMismatch, name, "w_o", expected, layer.w_o.ncols())?;
-    for (argument, b, w) in [
-        ("b_q", &layer.b_q, &layer.w_q),
-        ("b_k", &layer.b_k, &layer.w_k),
-        ("b_v", &layer.b_v, &layer.w_v),
-        ("b_o", &layer.b_o, &layer.w_o),
-    ] {
-        if let Some(b) = b {
-            require_shape(name, argument, b.shape(), &[w.nrows()])?;
-        }
-    }
-    Ok(())
+pub(crate) fn check_dropout(name: &'static str, dropout: &Dropout) -> Result<()> {
+    let &Dropout { p, seed } = dropout;
+    require((0.0..=1.0).contains(&p), InvalidConfig, name, "p", "a number from 0 to 1", p)?;
+    check_seed(name, seed)
 }
 
-/// A weight (heads·n, width).
-fn check_projection<T: Float>(
-    name: &'static str,
-    argument: &'static str,
-    w: &ArrayRef2<T>,
-    heads: usize,
-    width: usize,
-) -> Result<()> {
-    let expected = format_args!("{width} columns");
-    require(w.ncols() == width, ShapeMismatch, name, argument, expected, w.ncols())?;
-    let expected = format_args!("rows in {heads} equal blocks");
-    require(w.nrows().is_multiple_of(heads), ShapeMismatch, name, argument, expected, w.nrows())
+/// Of random words: what a float64 can tell apart.
+fn check_seed(name: &'static str, seed: u64) -> Result<()> {
+    require(seed < 1 << 53, InvalidConfig, name, "seed", "an integer from 0 to 2^53 - 1", seed)
 }
 
 /// The sizes of a cache that must be at least 1.

@@ -1,11 +1,12 @@
-//! The element types: f32 and f64.
+//! The types that are computed in: f32 and f64.
 
 use ndarray::NdFloat;
 
+use crate::cast::Stored;
 use crate::simd::Vectors;
 
 /// A float that this crate computes in. Implemented for `f32` and `f64`, and for nothing else.
-pub trait Float: NdFloat + Vectors {
+pub trait Float: NdFloat + Vectors + Stored<Compute = Self> {
     /// The nearest value of this type.
     fn from_f64(x: f64) -> Self;
 

@@ -2,7 +2,7 @@
 //!
 //! Prefill appends many positions, decode one at a time; `attend` gives the same answer either
 //! way. Rows of a batch have lengths of their own: what lies beyond a row's length is junk and
-//! never visible.
+//! never visible. A cache of halves takes half the memory, and attends in f32.
 //!
 //! Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L longest
 //! row, D and Dv head sizes.
@@ -12,23 +12,23 @@
 
 use ndarray::{Array1, Array4, ArrayRef1, ArrayRef4, ArrayView4, s};
 
+use crate::cast::{Stored, widen};
 use crate::checks::{check_append, check_attend, check_cache_config, check_room, check_truncate};
 use crate::errors::Result;
-use crate::float::Float;
 use crate::masks::{Mask, Offset};
 use crate::sdpa::{Sdpa, Steps, sdpa_steps};
 
 /// Keys (B, Hkv, length, D) and values (B, Hkv, length, Dv). A call that fails leaves the cache as
 /// it was.
 #[derive(Debug, Clone)]
-pub struct KvCache<T> {
-    k: Array4<T>,         // (B, Hkv, room, D)
-    v: Array4<T>,         // (B, Hkv, room, Dv)
+pub struct KvCache<S> {
+    k: Array4<S>,         // (B, Hkv, room, D)
+    v: Array4<S>,         // (B, Hkv, room, Dv)
     lengths: Array1<i64>, // (B)
     capacity: Option<usize>,
 }
 
-impl<T: Float> KvCache<T> {
+impl<S: Stored> KvCache<S> {
     /// An empty cache. `capacity`: most positions a row may hold; `None` = grows by doubling.
     ///
     /// # Errors
@@ -55,8 +55,8 @@ impl<T: Float> KvCache<T> {
         check_cache_config("kv_cache", num_kv_heads, head_dim)?;
         let room = capacity.unwrap_or(0);
         Ok(Self {
-            k: Array4::zeros((batch, num_kv_heads, room, head_dim)),
-            v: Array4::zeros((batch, num_kv_heads, room, value_dim)),
+            k: Array4::default((batch, num_kv_heads, room, head_dim)),
+            v: Array4::default((batch, num_kv_heads, room, value_dim)),
             lengths: Array1::zeros(batch),
             capacity,
         })
@@ -78,12 +78,12 @@ impl<T: Float> KvCache<T> {
     }
 
     /// A view (B, Hkv, L, D); what lies beyond a row's length is junk.
-    pub fn keys(&self) -> ArrayView4<'_, T> {
+    pub fn keys(&self) -> ArrayView4<'_, S> {
         self.k.slice(s![.., .., ..self.len(), ..])
     }
 
     /// A view (B, Hkv, L, Dv); what lies beyond a row's length is junk.
-    pub fn values(&self) -> ArrayView4<'_, T> {
+    pub fn values(&self) -> ArrayView4<'_, S> {
         self.v.slice(s![.., .., ..self.len(), ..])
     }
 
@@ -95,8 +95,8 @@ impl<T: Float> KvCache<T> {
     /// `ShapeMismatch`, `InvalidConfig`, `CapacityExceeded`.
     pub fn append(
         &mut self,
-        k: &ArrayRef4<T>,
-        v: &ArrayRef4<T>,
+        k: &ArrayRef4<S>,
+        v: &ArrayRef4<S>,
         lengths: Option<&ArrayRef1<i64>>,
     ) -> Result<()> {
         // 1. check: everything, before anything is changed
@@ -131,11 +131,16 @@ impl<T: Float> KvCache<T> {
     /// Attention of `q` (B, Hq, Tq, D) over the positions held: (B, Hq, Tq, Dv).
     ///
     /// Mask and bias are over the L positions held. `mask.q_offset` `None` puts the last query on
-    /// the last position of its row; `mask.kv_lengths` is the cache's own and must be `None`.
+    /// the last position of its row; `mask.kv_lengths` is the cache's own and must be `None`. With
+    /// halves held, queries and result are what those are computed in.
     ///
     /// # Errors
     /// `ShapeMismatch`, `InvalidConfig`.
-    pub fn attend(&self, q: &ArrayRef4<T>, options: &Sdpa<'_, T>) -> Result<Array4<T>> {
+    pub fn attend(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Array4<S::Compute>> {
         Ok(self.attend_steps(q, options)?.output)
     }
 
@@ -143,7 +148,11 @@ impl<T: Float> KvCache<T> {
     ///
     /// # Errors
     /// `ShapeMismatch`, `InvalidConfig`.
-    pub fn attend_steps(&self, q: &ArrayRef4<T>, options: &Sdpa<'_, T>) -> Result<Steps<T>> {
+    pub fn attend_steps(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Steps<S::Compute>> {
         check_attend("attend", &options.mask)?;
 
         // 5. align: the last query stands on the last position of its row
@@ -152,9 +161,9 @@ impl<T: Float> KvCache<T> {
         let mask =
             Mask { kv_lengths: Some(&self.lengths), q_offset: Some(q_offset), ..options.mask };
 
-        // 6. attend: over views of what is held
+        // 6. attend: over what is held, views of it unless it has to be widened
         let options = Sdpa { mask, ..*options };
-        sdpa_steps(q, &self.keys(), &self.values(), &options)
+        sdpa_steps(q, &widen(self.keys()), &widen(self.values()), &options)
     }
 
     /// Forget from the end: row b keeps its first `lengths[b]` positions.
@@ -176,29 +185,44 @@ impl<T: Float> KvCache<T> {
 
     /// Copies of keys (B, Hkv, L, D) and values (B, Hkv, L, Dv), zero beyond a row's length, and
     /// lengths (B).
-    pub fn read(&self) -> (Array4<T>, Array4<T>, Array1<i64>) {
+    pub fn read(&self) -> (Array4<S>, Array4<S>, Array1<i64>) {
         // 9. read: by selection, since junk may be NaN
         let mut k = self.keys().to_owned(); // (B, Hkv, L, D)
         let mut v = self.values().to_owned(); // (B, Hkv, L, Dv)
         for (b, &length) in self.lengths.iter().enumerate() {
-            k.slice_mut(s![b, .., length as usize.., ..]).fill(T::zero());
-            v.slice_mut(s![b, .., length as usize.., ..]).fill(T::zero());
+            k.slice_mut(s![b, .., length as usize.., ..]).fill(S::default());
+            v.slice_mut(s![b, .., length as usize.., ..]).fill(S::default());
         }
         (k, v, self.lengths.clone())
     }
 }
 
 /// `x` (B, Hkv, old, n) at the start of a block (B, Hkv, room, n).
-fn with_room<T: Float>(x: &ArrayRef4<T>, room: usize) -> Array4<T> {
+fn with_room<S: Stored>(x: &ArrayRef4<S>, room: usize) -> Array4<S> {
     let (batch, heads, old, n) = x.dim();
-    let mut larger = Array4::zeros((batch, heads, room, n));
+    let mut larger = Array4::default((batch, heads, room, n));
     larger.slice_mut(s![.., .., ..old, ..]).assign(x);
     larger
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+    use ndarray::array;
+
     use super::*;
+
+    #[test]
+    fn halves_are_kept_and_widened() {
+        let mut cache = KvCache::<bf16>::new(1, 1, 1, 1, None).unwrap();
+        let half = |x: f32| array![[[[bf16::from_f32(x)]]]];
+        for value in [1.0, 1.0 + 1.0 / 128.0] {
+            cache.append(&half(0.0), &half(value), None).unwrap();
+        }
+        assert_eq!(cache.read().1[[0, 0, 1, 0]], bf16::from_f32(1.0 + 1.0 / 128.0));
+        let output = cache.attend(&array![[[[1.0]]]], &Sdpa::default()).unwrap();
+        assert_eq!(output, array![[[[1.0 + 1.0 / 256.0]]]]); // between two bf16
+    }
 
     #[test]
     fn room_doubles() {

@@ -1,7 +1,18 @@
-//! Attention, multi-head attention and the KV cache, over [`ndarray`] views of any strides.
+//! The family of attention mechanisms, over [`ndarray`] views of any strides.
 //!
-//! The readable rung (`naive`) is in [`sdpa`](mod@sdpa), [`softmax`](mod@softmax), [`masks`], [`mha`] and
-//! [`kv_cache`]: the formula, step by step. [`simd`] is the same `sdpa` with vector instructions.
+//! Each module is one op in its readable rung (`naive`): the formula, step by step.
+//!
+//! - Attention: [`softmax`](mod@softmax), [`masks`], [`sdpa`](mod@sdpa) and its other rungs
+//!   [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
+//!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`]; [`kv_cache`], [`cache_write`](mod@cache_write).
+//! - Positions: [`sinusoidal`](mod@sinusoidal), [`rope`](mod@rope), [`rope_scaling`], [`alibi`](mod@alibi),
+//!   [`relative_bias`](mod@relative_bias).
+//! - Other kinds: [`linear_attention`](mod@linear_attention), [`linear_recurrent`](mod@linear_recurrent),
+//!   [`linear_chunked`](mod@linear_chunked), [`gated_linear`](mod@gated_linear), [`sparse_patterns`],
+//!   [`sparse`](mod@sparse), [`structured`](mod@structured).
+//! - Blocks: [`layer_norm`](mod@layer_norm), [`rms_norm`](mod@rms_norm), [`gelu`](mod@gelu),
+//!   [`swiglu`](mod@swiglu), [`feed_forward`], [`dropout`](mod@dropout), [`philox`], [`block`], [`transformer`].
+//! - Types: everything is generic over f32 and f64; [`cast`](mod@cast) has the half types, which are only stored.
 //!
 //! Letters in shapes: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv, Tq and Tk query
 //! and key lengths, D head size, Dv head size of the values, C model width.
@@ -19,21 +30,82 @@
 //! # Ok::<(), rosetta_attention::AttentionError>(())
 //! ```
 
+pub mod alibi;
+pub mod block;
+pub mod cache_write;
+pub mod cast;
 mod checks;
+pub mod dropout;
 pub mod errors;
+pub mod feed_forward;
+pub mod flash;
 pub mod float;
+pub mod gated_linear;
+pub mod gelu;
 pub mod kv_cache;
+pub mod layer_norm;
+pub mod linear_attention;
+pub mod linear_chunked;
+pub mod linear_recurrent;
 pub mod masks;
+pub mod merge;
 pub mod mha;
+pub mod mla;
+pub mod mla_absorbed;
+pub mod packing;
+pub mod philox;
+pub mod relative_bias;
+pub mod rms_norm;
+pub mod rope;
+pub mod rope_scaling;
+pub mod scoring;
 pub mod sdpa;
 pub mod simd;
+pub mod sinusoidal;
 pub mod softmax;
+pub mod sparse;
+pub mod sparse_patterns;
+pub mod split_kv;
+pub mod structured;
+pub mod swiglu;
+pub mod transformer;
+pub mod varlen;
 
+pub use alibi::{AlibiSteps, alibi, alibi_slopes, alibi_steps};
+pub use block::{Block, BlockOptions, Norm, NormKind};
+pub use cache_write::cache_write;
+pub use cast::{Stored, cast, narrow, widen};
+pub use dropout::{Dropout, DropoutSteps, dropout, dropout_steps};
 pub use errors::{AttentionError, Fault, Result};
+pub use feed_forward::{Activation, FeedForward};
+pub use flash::{Tiles, flash};
 pub use float::Float;
+pub use gated_linear::{GatedLinear, Rule, gated_linear};
+pub use gelu::{Approximate, gelu};
 pub use kv_cache::KvCache;
+pub use layer_norm::{LayerNormSteps, layer_norm, layer_norm_steps};
+pub use linear_attention::{LinearState, linear_attention};
+pub use linear_chunked::linear_chunked;
+pub use linear_recurrent::linear_recurrent;
 pub use masks::{Mask, Offset, Window, visible};
-pub use mha::{MhaSteps, MultiHeadAttention};
+pub use merge::{OutputLse, merge};
+pub use mha::{MhaOptions, MhaSteps, MultiHeadAttention};
+pub use mla::{MlaOptions, MlaSteps, MultiHeadLatentAttention};
+pub use packing::{Packing, unpack};
+pub use philox::philox_words;
+pub use relative_bias::{RelativeBias, RelativeBiasSteps, relative_bias, relative_bias_steps};
+pub use rms_norm::rms_norm;
+pub use rope::{Rope, RopeSteps, RopeTables, rope, rope_steps};
+pub use rope_scaling::RopeScaling;
+pub use scoring::{Scoring, ScoringSteps, scoring, scoring_steps};
 pub use sdpa::{Sdpa, Steps, sdpa, sdpa_steps};
 pub use simd::{Tier, sdpa_simd};
+pub use sinusoidal::{Sinusoidal, SinusoidalSteps, sinusoidal, sinusoidal_steps};
 pub use softmax::{softmax, softmax_lse};
+pub use sparse::{SparseSteps, sparse, sparse_steps};
+pub use sparse_patterns::{Pattern, sparse_mask};
+pub use split_kv::split_kv;
+pub use structured::{StructuredSteps, structured, structured_steps};
+pub use swiglu::swiglu;
+pub use transformer::{Transformer, TransformerSteps};
+pub use varlen::{Varlen, varlen};

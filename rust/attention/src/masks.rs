@@ -12,7 +12,7 @@
 //!
 //! Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
 
-use ndarray::{Array4, ArrayRef1, ArrayRefD};
+use ndarray::{Array4, ArrayRef1, ArrayRefD, ArrayView4};
 
 use crate::checks::check_mask;
 use crate::errors::Result;
@@ -48,12 +48,17 @@ pub enum Offset<'a> {
 impl Mask<'_> {
     /// Position of query `i` of row `b`. Saturates, so that no offset of a caller can wrap around.
     pub(crate) fn position(&self, b: usize, i: usize) -> i64 {
-        let offset = match self.q_offset {
-            None => 0,
-            Some(Offset::One(offset)) => offset,
-            Some(Offset::PerRow(offsets)) => offsets[b],
-        };
-        offset.saturating_add(i as i64)
+        self.q_offset.map_or(0, |offset| offset.of_row(b)).saturating_add(i as i64)
+    }
+}
+
+impl Offset<'_> {
+    /// That of row `b`.
+    pub(crate) fn of_row(self, b: usize) -> i64 {
+        match self {
+            Offset::One(offset) => offset,
+            Offset::PerRow(offsets) => offsets[b],
+        }
     }
 }
 
@@ -77,29 +82,41 @@ pub fn visible(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Result<A
 
 /// `visible` for arguments that were checked.
 pub(crate) fn table(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Array4<bool> {
-    let (left, right) = mask.window.unwrap_or_default();
     let keep = mask.keep.map(|keep| keep.broadcast(shape).expect("checked"));
+    Array4::from_shape_fn(shape, |slot| sees(mask, keep, slot)) // (B, Hq, Tq, Tk)
+}
 
-    Array4::from_shape_fn(shape, |(b, h, i, slot)| {
-        // 1. positions: of this query and of this key
-        let p = mask.position(b, i);
-        let j = slot as i64;
+/// Whether a slot (b, h, i, j) is visible; `keep` is that of the mask, as (B, Hq, Tq, Tk).
+pub(crate) fn sees(
+    mask: &Mask<'_>,
+    keep: Option<ArrayView4<'_, bool>>,
+    slot: (usize, usize, usize, usize),
+) -> bool {
+    // 1. positions: of this query and of this key
+    let (b, _, i, key) = slot;
+    let p = mask.position(b, i);
+    let j = key as i64;
 
-        // 2. causal: nothing after the query
-        let not_after = !mask.causal || j <= p;
+    // 2. causal: nothing after the query
+    let not_after = !mask.causal || j <= p;
 
-        // 3. window: nothing too far to the left or to the right
-        let near = left.is_none_or(|left| p.saturating_sub(steps(left)) <= j)
-            && right.is_none_or(|right| j <= p.saturating_add(steps(right)));
+    // 3. window: nothing too far to the left or to the right
+    let (left, right) = mask.window.unwrap_or_default();
+    let near = left.is_none_or(|left| p.saturating_sub(steps(left)) <= j)
+        && right.is_none_or(|right| j <= p.saturating_add(steps(right)));
 
-        // 4. lengths: nothing beyond the end of the row
-        let exists = mask.kv_lengths.is_none_or(|lengths| j < lengths[b]);
+    // 4. lengths: nothing beyond the end of the row
+    let exists = mask.kv_lengths.is_none_or(|lengths| j < lengths[b]);
 
-        // 5. keep: nothing that the caller excludes
-        let kept = keep.is_none_or(|keep| keep[[b, h, i, slot]]);
+    // 5. keep: nothing that the caller excludes
+    let kept = keep.is_none_or(|keep| keep[slot]);
 
-        not_after && near && exists && kept
-    }) // (B, Hq, Tq, Tk)
+    not_after && near && exists && kept
+}
+
+/// How far query `i`, at position i + q_offset, stands after key `j`. Saturates.
+pub(crate) fn distance(q_offset: i64, i: usize, j: usize) -> i64 {
+    q_offset.saturating_add(i as i64).saturating_sub(j as i64).max(-i64::MAX)
 }
 
 /// A window's side as a distance between positions.

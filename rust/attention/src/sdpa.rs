@@ -13,11 +13,12 @@
 //!
 //! Sources: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1; Ainslie et al.,
 //! "GQA", 2023 (groups); Gemma 2 report, 2024 (softcap); gpt-oss, 2025 (sinks). The order of the
-//! steps is that of ONNX Attention, opset 25.
+//! steps is that of ONNX Attention, opset 25, and the dropout that of PyTorch's.
 
 use ndarray::{Array3, Array4, ArrayRef1, ArrayRef4, ArrayRefD, ArrayView1, Axis, Zip, s};
 
 use crate::checks::check_sdpa;
+use crate::dropout::{Dropout, dropout};
 use crate::errors::Result;
 use crate::float::Float;
 use crate::masks::{self, Mask};
@@ -36,15 +37,25 @@ pub struct Sdpa<'a, T> {
     pub softcap: Option<f64>,
     /// (Hq): a logit per head that joins the denominator of the softmax and carries no value.
     pub sinks: Option<&'a ArrayRef1<T>>,
+    /// Of the weights, by their index in (B, Hq, Tq, Tk).
+    pub dropout: Option<Dropout>,
 }
 
 impl<T> Default for Sdpa<'_, T> {
     fn default() -> Self {
-        Self { mask: Mask::default(), bias: None, scale: None, softcap: None, sinks: None }
+        Self {
+            mask: Mask::default(),
+            bias: None,
+            scale: None,
+            softcap: None,
+            sinks: None,
+            dropout: None,
+        }
     }
 }
 
-/// Every intermediate of one call. `scores`, `capped` and `biased` are before masking.
+/// Every intermediate of one call. `scores`, `capped` and `biased` are before masking, `weights` before
+/// dropout.
 #[derive(Debug, Clone)]
 pub struct Steps<T> {
     /// (B, Hq, Tq, Dv)
@@ -102,7 +113,7 @@ pub fn sdpa_steps<T: Float>(
     let (batch, hq, tq, d) = q.dim();
     let (_, hkv, tk, dv) = v.dim();
     let group = hq / hkv.max(1); // G
-    let scale = T::from_f64(options.scale.unwrap_or(1.0 / (d as f64).sqrt()));
+    let scale = options.scale_of(d);
 
     // 1. scores: scale · Q Kᵀ; the scale goes onto q first, so that a sum that fits when scaled cannot overflow
     let q = q.mapv(|x| x * scale); // (B, Hq, Tq, D)
@@ -113,7 +124,7 @@ pub fn sdpa_steps<T: Float>(
     // 2. softcap: c · tanh(s / c), before the mask, which it would otherwise make finite
     let capped = match options.softcap.map(T::from_f64) {
         None => scores.clone(),
-        Some(c) => scores.mapv(|s| c * (s / c).tanh()),
+        Some(c) => scores.mapv(|s| softcap(s, c)),
     }; // (B, Hq, Tq, Tk)
 
     // 3. bias: added as it is
@@ -136,9 +147,15 @@ pub fn sdpa_steps<T: Float>(
     let sinks = options.sinks.map(|sinks| sinks.view().insert_axis(Axis(1)).into_dyn()); // (Hq, 1)
     let (weights, lse) = softmax_lse(&logits, sinks.as_deref())?; // (B, Hq, Tq, Tk), (B, Hq, Tq)
 
-    // 6. weighted sum: over the values of the visible keys
+    // 6. dropout: some weights become 0, the others larger
+    let kept = match &options.dropout {
+        None => weights.clone(),
+        Some(options) => dropout(&weights, options, 0)?,
+    }; // (B, Hq, Tq, Tk)
+
+    // 7. weighted sum: over the values of the visible keys
     let mut output = Array4::zeros((batch, hq, tq, dv)); // (B, Hq, Tq, Dv)
-    for ((b, h, i, j), &weight) in weights.indexed_iter() {
+    for ((b, h, i, j), &weight) in kept.indexed_iter() {
         if logits[[b, h, i, j]] != T::neg_infinity() {
             let value = v.slice(s![b, h / group, j, ..]); // (Dv)
             output.slice_mut(s![b, h, i, ..]).scaled_add(weight, &value);
@@ -147,7 +164,19 @@ pub fn sdpa_steps<T: Float>(
     Ok(Steps { output, weights, lse, scores, capped, biased })
 }
 
+impl<T: Float> Sdpa<'_, T> {
+    /// The scale in the compute type, for a head size of `d`.
+    pub(crate) fn scale_of(&self, d: usize) -> T {
+        T::from_f64(self.scale.unwrap_or(1.0 / (d as f64).sqrt()))
+    }
+}
+
+/// Bounds a score to (-c, c).
+pub(crate) fn softcap<T: Float>(s: T, c: T) -> T {
+    c * (s / c).tanh()
+}
+
 /// Σ a·b in order, so that the strides of the two change no bit of the result.
-fn dot<T: Float>(a: ArrayView1<'_, T>, b: ArrayView1<'_, T>) -> T {
+pub(crate) fn dot<T: Float>(a: ArrayView1<'_, T>, b: ArrayView1<'_, T>) -> T {
     a.iter().zip(b).fold(T::zero(), |sum, (&a, &b)| sum + a * b)
 }

@@ -1,4 +1,4 @@
-"""Attention, multi-head attention and the KV cache in Rust, on NumPy arrays.
+"""The whole family of attention in Rust, on NumPy arrays.
 
 The API is that of `rosetta_attention`, and `sdpa_simd` beside it. Arrays of any strides are taken as they are,
 without a copy; results own their memory. The GIL is released during the work, so Python threads run in parallel;
@@ -6,33 +6,133 @@ an array that another thread changes meanwhile gives a mixture of old and new nu
 """
 
 from ._rust import __rustc__, __version__
+from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
+from .block import Block, Norm
+from .cache_write import cache_write
+from .cast import cast, narrow, widen
+from .dropout import Dropout, DropoutSteps, dropout, dropout_steps
 from .errors import AttentionError, CapacityExceeded, DtypeMismatch, InvalidConfig, ShapeMismatch, Unsupported
+from .feed_forward import FeedForward
+from .flash import flash
+from .gated_linear import GatedSteps, gated_linear
+from .gelu import gelu
 from .kv_cache import KVCache
+from .layer_norm import LayerNormSteps, layer_norm, layer_norm_steps
+from .linear_attention import LinearState, LinearSteps, linear_attention
+from .linear_chunked import linear_chunked
+from .linear_recurrent import linear_recurrent
 from .masks import Mask, visible
+from .merge import OutputLse, merge
 from .mha import MhaSteps, MultiHeadAttention
-from .sdpa import OutputLse, Steps, sdpa, sdpa_simd, sdpa_steps, simd_tiers
-from .softmax import softmax, softmax_lse
+from .mla import MlaSteps, MultiHeadLatentAttention
+from .philox import philox_words
+from .relative_bias import RelativeBiasSteps, relative_bias, relative_bias_steps
+from .rms_norm import rms_norm
+from .rope import Rope, RopeSteps, rope, rope_steps
+from .rope_scaling import DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from .scoring import ScoringSteps, scoring, scoring_steps
+from .sdpa import Steps, sdpa, sdpa_simd, sdpa_steps, simd_tiers
+from .sinusoidal import SinusoidalSteps, sinusoidal, sinusoidal_steps
+from .softmax import SoftmaxSteps, softmax, softmax_lse
+from .sparse import SparseSteps, sparse, sparse_mask, sparse_steps
+from .sparse_patterns import BigBird, Blocks, Dilated, Fixed, Global, Pattern, Strided, Window
+from .split_kv import split_kv
+from .structured import StructuredSteps, structured, structured_steps
+from .swiglu import swiglu
+from .transformer import Transformer, TransformerSteps
+from .varlen import varlen
 
 __all__ = [
+    "AlibiSteps",
     "AttentionError",
+    "BigBird",
+    "Block",
+    "Blocks",
     "CapacityExceeded",
+    "Dilated",
+    "Dropout",
+    "DropoutSteps",
     "DtypeMismatch",
+    "DynamicScaling",
+    "FeedForward",
+    "Fixed",
+    "GatedSteps",
+    "Global",
     "InvalidConfig",
     "KVCache",
+    "LayerNormSteps",
+    "LinearScaling",
+    "LinearState",
+    "LinearSteps",
+    "Llama3Scaling",
+    "LongRopeScaling",
     "Mask",
     "MhaSteps",
+    "MlaSteps",
     "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "Norm",
     "OutputLse",
+    "Pattern",
+    "RelativeBiasSteps",
+    "Rope",
+    "RopeSteps",
+    "ScoringSteps",
     "ShapeMismatch",
+    "SinusoidalSteps",
+    "SoftmaxSteps",
+    "SparseSteps",
     "Steps",
+    "Strided",
+    "StructuredSteps",
+    "Transformer",
+    "TransformerSteps",
     "Unsupported",
+    "Window",
+    "YarnScaling",
     "__rustc__",
     "__version__",
+    "alibi",
+    "alibi_slopes",
+    "alibi_steps",
+    "cache_write",
+    "cast",
+    "dropout",
+    "dropout_steps",
+    "flash",
+    "gated_linear",
+    "gelu",
+    "layer_norm",
+    "layer_norm_steps",
+    "linear_attention",
+    "linear_chunked",
+    "linear_recurrent",
+    "merge",
+    "narrow",
+    "philox_words",
+    "relative_bias",
+    "relative_bias_steps",
+    "rms_norm",
+    "rope",
+    "rope_steps",
+    "scoring",
+    "scoring_steps",
     "sdpa",
     "sdpa_simd",
     "sdpa_steps",
     "simd_tiers",
+    "sinusoidal",
+    "sinusoidal_steps",
     "softmax",
     "softmax_lse",
+    "sparse",
+    "sparse_mask",
+    "sparse_steps",
+    "split_kv",
+    "structured",
+    "structured_steps",
+    "swiglu",
+    "varlen",
     "visible",
+    "widen",
 ]

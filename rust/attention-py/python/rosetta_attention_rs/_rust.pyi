@@ -5,28 +5,67 @@ from typing import Any, final
 
 import numpy as np
 
-from .arrays import Array, BoolArray, IntArray
+from .arrays import Array, BoolArray, Float64Array, IntArray, WordArray
+from .block import Block, Norm
+from .dropout import Dropout
+from .feed_forward import FeedForward
+from .linear_attention import LinearState
 from .masks import Mask
 from .mha import MultiHeadAttention
+from .mla import MultiHeadLatentAttention
+from .rope import Rope
+from .transformer import Transformer
 
 __all__ = [
     "KVCache",
     "__rustc__",
     "__version__",
+    "alibi",
+    "alibi_slopes",
+    "block",
+    "cache_write",
+    "cast",
+    "dropout",
+    "feed_forward",
+    "flash",
+    "gated_linear",
+    "gelu",
+    "layer_norm",
+    "linear_attention",
+    "linear_chunked",
+    "linear_recurrent",
+    "merge",
     "mha",
+    "mla",
+    "norm",
+    "pattern_keys",
+    "philox_words",
+    "relative_bias",
+    "rms_norm",
+    "rope",
+    "scoring",
     "sdpa",
     "sdpa_simd",
     "sdpa_steps",
     "simd_tiers",
+    "sinusoidal",
     "softmax_lse",
+    "sparse",
+    "sparse_mask",
+    "split_kv",
+    "structured",
+    "swiglu",
+    "transformer",
+    "unpack",
+    "varlen",
     "visible",
 ]
 
 __version__: str
 __rustc__: str  # the compiler and its version
 
-# mask, bias, scale, softcap, sinks
-_Options = tuple[Mask, Array | None, float | None, float | None, Array | None]
+# mask, bias, scale, softcap, sinks, dropout
+_Options = tuple[Mask, Array | None, float | None, float | None, Array | None, Dropout | None]
 # output, weights, lse, scores, capped, biased
 _Steps = tuple[Array, Array, Array, Array, Array, Array]
 
@@ -36,9 +75,106 @@ def sdpa(q: Array, k: Array, v: Array, options: _Options) -> Array: ...
 def sdpa_steps(q: Array, k: Array, v: Array, options: _Options) -> _Steps: ...
 def sdpa_simd(q: Array, k: Array, v: Array, options: _Options, tier: str | None) -> tuple[Array, Array]: ...
 def simd_tiers() -> list[str]: ...
-def mha(
-    layer: MultiHeadAttention, x: Array, context: Array | None, options: _Options
+def flash(
+    q: Array, k: Array, v: Array, options: _Options, block_q: int, block_k: int
+) -> tuple[Array, Array]: ...
+def split_kv(q: Array, k: Array, v: Array, options: _Options, splits: int) -> tuple[Array, Array]: ...
+def merge(a_output: Array, a_lse: Array, b_output: Array, b_lse: Array) -> tuple[Array, Array]: ...
+def varlen(
+    q: Array,
+    k: Array,
+    v: Array,
+    bounds: tuple[IntArray, IntArray],
+    options: tuple[
+        bool, int | IntArray | None, tuple[int | None, int | None] | None, float | None, float | None
+    ],
+) -> tuple[Array, Array]: ...
+def scoring(
+    form: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    weights: tuple[Array | None, Array | None, Array | None, Array | None],
+    kv_lengths: IntArray | None,
 ) -> tuple[Array, Array, Array]: ...
+def mha(
+    layer: MultiHeadAttention,
+    x: Array,
+    context: Array | None,
+    options: _Options,
+    positions: IntArray | None,
+    head_mask: BoolArray | None,
+) -> tuple[Array, Array, Array, Array]: ...
+def unpack(
+    packed: Array, is_bias: bool, num_heads: int, num_kv_heads: int, packing: str
+) -> tuple[Array, Array, Array]: ...
+def sinusoidal(
+    x: Array, positions: IntArray | None, offset: int, base: float, halves: bool
+) -> tuple[Array, Array]: ...
+def rope(
+    x: Array, options: Rope, positions: IntArray | None, cos: Array | None, sin: Array | None
+) -> tuple[Array, Array, Array]: ...
+def alibi(scores: Array, q_offset: int) -> tuple[Array, Array, Array]: ...
+def alibi_slopes(num_heads: int) -> Float64Array: ...
+def relative_bias(
+    scores: Array, table: Array, q_offset: int, bidirectional: bool, max_distance: int
+) -> tuple[Array, IntArray]: ...
+def cast(x: Array, to: str) -> Array: ...
+def dropout(x: Array, options: Dropout, offset: int) -> tuple[Array, BoolArray]: ...
+def philox_words(seed: int, first: int, count: int) -> WordArray: ...
+def layer_norm(
+    x: Array, weight: Array | None, bias: Array | None, eps: float
+) -> tuple[Array, Array, Array]: ...
+def rms_norm(x: Array, weight: Array | None, eps: float) -> Array: ...
+def gelu(x: Array, approximate: str) -> Array: ...
+def swiglu(a: Array, b: Array, alpha: float) -> Array: ...
+def cache_write(cache: Array, update: Array, write_indices: IntArray | None, circular: bool) -> Array: ...
+def linear_attention(
+    q: Array, k: Array, v: Array, causal: bool, state: LinearState | None
+) -> tuple[Array, Array, Array]: ...
+def linear_recurrent(
+    q: Array, k: Array, v: Array, causal: bool, state: LinearState | None
+) -> tuple[Array, Array, Array]: ...
+def linear_chunked(
+    q: Array, k: Array, v: Array, causal: bool, state: LinearState | None, chunk: int
+) -> tuple[Array, Array, Array]: ...
+def gated_linear(
+    q: Array,
+    k: Array,
+    v: Array,
+    rule: str,
+    arrays: tuple[Array | None, Array | None, Array | None],  # state, decay, beta
+    scale: float | None,
+) -> tuple[Array, Array]: ...
+def sparse_mask(pattern: object, q_len: int, kv_len: int, causal: bool) -> BoolArray: ...
+def pattern_keys(pattern: object, i: int, q_len: int, kv_len: int) -> IntArray: ...
+def sparse(
+    q: Array, k: Array, v: Array, pattern: object, scale: float | None, causal: bool
+) -> tuple[Array, Array, IntArray]: ...
+def structured(
+    h: Array, w_1: Array, w_2: Array, kv_lengths: IntArray | None
+) -> tuple[Array, Array, Array]: ...
+def mla(
+    layer: MultiHeadLatentAttention,
+    x: Array,
+    causal: bool,
+    kv_lengths: IntArray | None,
+    scale: float | None,
+    absorbed: bool,
+) -> tuple[Array, Array, Array, Array, Array]: ...
+def norm(norm: Norm, x: Array) -> Array: ...
+def feed_forward(layer: FeedForward, x: Array) -> Array: ...
+def block(
+    block: Block,
+    x: Array,
+    context: Array | None,
+    causal: bool,
+    kv_lengths: IntArray | None,
+    context_lengths: IntArray | None,
+) -> Array: ...
+def transformer(
+    model: Transformer, tokens: IntArray, segments: IntArray | None, causal: bool, kv_lengths: IntArray | None
+) -> tuple[Array, Array]: ...
 
 @final
 class KVCache:

@@ -18,7 +18,8 @@ class KVCache:
     Threads may share a cache: calls that read run side by side, and one that changes it waits until it is alone.
 
     capacity: most positions a row may hold; None = grows by doubling. value_dim: None = head_dim.
-    dtype: float32 or float64. Raises InvalidConfig, DtypeMismatch.
+    dtype: float16, bfloat16, float32 or float64; halves are kept as halves, and attended to in float32.
+    Raises InvalidConfig, DtypeMismatch.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class KVCache:
         `mask.kv_lengths` is the cache's own and must be None. scale, softcap: as for sdpa.
         Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
         """
-        return self._cache.attend(q, (mask, bias, scale, softcap, None))
+        return self._cache.attend(q, (mask, bias, scale, softcap, None, None))
 
     def attend_steps(
         self,
@@ -81,7 +82,7 @@ class KVCache:
         softcap: float | None = None,
     ) -> Steps:
         """`attend` with all its intermediates; same arguments and errors."""
-        return Steps(*self._cache.attend_steps(q, (mask, bias, scale, softcap, None)))
+        return Steps(*self._cache.attend_steps(q, (mask, bias, scale, softcap, None, None)))
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget from the end: row b keeps its first lengths[b] positions. Raises ShapeMismatch, InvalidConfig."""

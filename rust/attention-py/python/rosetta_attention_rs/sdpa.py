@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from . import _rust
 from .arrays import Array
+from .dropout import Dropout
 from .masks import UNMASKED, Mask
+from .merge import OutputLse
 
 
 class Steps(NamedTuple):
@@ -18,13 +20,6 @@ class Steps(NamedTuple):
     biased: Array  # (B, Hq, Tq, Tk)
 
 
-class OutputLse(NamedTuple):
-    """What the simd rung gives."""
-
-    output: Array  # (B, Hq, Tq, Dv)
-    lse: Array  # (B, Hq, Tq)
-
-
 def sdpa(
     q: Array,
     k: Array,
@@ -35,6 +30,7 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    dropout: Dropout | None = None,
 ) -> Array:
     """Attention of `q` (B, Hq, Tq, D) over `k` (B, Hkv, Tk, D) and `v` (B, Hkv, Tk, Dv): (B, Hq, Tq, Dv).
 
@@ -46,10 +42,11 @@ def sdpa(
     scale: None = 1/sqrt(D); an explicit 0 is 0.
     softcap: c > 0 bounds the scores to (-c, c) by c·tanh(s/c); None = off.
     sinks: (Hq,), a logit per head that joins the denominator of the softmax and carries no value.
+    dropout: of the weights, by their index in (B, Hq, Tq, Tk); `weights` are those before it.
 
     Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
     """
-    return _rust.sdpa(q, k, v, (mask, bias, scale, softcap, sinks))
+    return _rust.sdpa(q, k, v, (mask, bias, scale, softcap, sinks, dropout))
 
 
 def sdpa_steps(
@@ -62,9 +59,10 @@ def sdpa_steps(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    dropout: Dropout | None = None,
 ) -> Steps:
     """`sdpa` with all its intermediates; same arguments and errors."""
-    return Steps(*_rust.sdpa_steps(q, k, v, (mask, bias, scale, softcap, sinks)))
+    return Steps(*_rust.sdpa_steps(q, k, v, (mask, bias, scale, softcap, sinks, dropout)))
 
 
 def sdpa_simd(
@@ -77,14 +75,16 @@ def sdpa_simd(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    dropout: Dropout | None = None,
     tier: str | None = None,
 ) -> OutputLse:
     """`sdpa` with vector instructions, and its log-sum-exp; same arguments and errors, no other intermediates.
 
+    dropout: raises Unsupported, unless it is None.
     tier: "avx512", "avx2" or "portable". None = the one that the environment variable ROSETTA_SIMD_TIER names, else
         the widest of this machine. Raises Unsupported for one that the machine lacks.
     """
-    return OutputLse(*_rust.sdpa_simd(q, k, v, (mask, bias, scale, softcap, sinks), tier))
+    return OutputLse(*_rust.sdpa_simd(q, k, v, (mask, bias, scale, softcap, sinks, dropout), tier))
 
 
 def simd_tiers() -> list[str]:

@@ -32,7 +32,7 @@ pub(crate) use vectors::Vectors;
 use attend::Call;
 
 use crate::checks::check_sdpa;
-use crate::errors::Result;
+use crate::errors::{AttentionError, Result};
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -42,7 +42,7 @@ use crate::sdpa::Sdpa;
 /// `ROSETTA_SIMD_TIER` names (avx512, avx2, portable), else the widest that there is.
 ///
 /// # Errors
-/// `ShapeMismatch`, `InvalidConfig`; `Unsupported` for a tier that this machine lacks.
+/// `ShapeMismatch`, `InvalidConfig`; `Unsupported` for a tier that this machine lacks, and for dropout.
 ///
 /// ```
 /// use ndarray::Array4;
@@ -63,6 +63,9 @@ pub fn sdpa_simd<T: Float>(
 ) -> Result<(Array4<T>, Array3<T>)> {
     check_sdpa("sdpa", q.dim(), k.dim(), v.dim(), options)?;
     let tier = Tier::choose(tier)?;
-    let scale = T::from_f64(options.scale.unwrap_or(1.0 / (q.dim().3 as f64).sqrt()));
+    if options.dropout.is_some() {
+        return Err(AttentionError::Unsupported("dropout".into()));
+    }
+    let scale = options.scale_of(q.dim().3);
     Ok(T::attend(&Call { q, k, v, options, scale, tier }))
 }

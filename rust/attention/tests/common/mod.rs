@@ -1,8 +1,8 @@
-//! What the tests share: the two forms of a case that can be checked by hand, and both rungs.
+//! What the tests share: the two forms of a case that can be checked by hand, and all rungs.
 #![allow(dead_code, reason = "no test file needs all of it")]
 
 use ndarray::{Array3, Array4};
-use rosetta_attention::{Float, Sdpa, Tier, sdpa_simd, sdpa_steps};
+use rosetta_attention::{Float, Sdpa, Tier, Tiles, flash, sdpa_simd, sdpa_steps, split_kv};
 
 /// The tiers of this machine, the portable one always among them.
 pub fn tiers() -> impl Iterator<Item = Tier> {
@@ -28,7 +28,16 @@ pub fn rungs<T: Float>(
 ) -> Vec<(String, Array4<T>, Array3<T>)> {
     let naive = sdpa_steps(q, k, v, options).unwrap();
     let mut all = vec![("naive".to_string(), naive.output, naive.lse)];
-    for tier in tiers() {
+    let whole_and_small = [Tiles::default(), Tiles { block_q: 2, block_k: 3 }];
+    for (name, tiles) in ["flash", "flash in tiles"].into_iter().zip(whole_and_small) {
+        let (output, lse) = flash(q, k, v, options, tiles).unwrap();
+        all.push((name.to_string(), output, lse));
+    }
+    for splits in [1, 4] {
+        let (output, lse) = split_kv(q, k, v, options, splits).unwrap();
+        all.push((format!("split into {splits}"), output, lse));
+    }
+    for tier in tiers().filter(|_| options.dropout.is_none()) {
         let (output, lse) = sdpa_simd(q, k, v, options, Some(tier)).unwrap();
         all.push((tier.to_string(), output, lse));
     }
