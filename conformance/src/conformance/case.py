@@ -4,18 +4,10 @@ One description serves conformance, benchmark and page: a case knows its op, con
 what it costs. `docs/fixtures.md` describes the format for people who bring suites of their own.
 """
 
-import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-import numpy as np
-from safetensors.numpy import load_file, save_file
-
-Dtype = Literal["f32", "f64"]
-Tensors = dict[str, np.ndarray]
-
-NUMPY_DTYPES: dict[str, type] = {"f32": np.float32, "f64": np.float64}
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -97,15 +89,3 @@ def read_suite(folder: Path) -> Suite:
 def encode_suite(suite: Suite) -> bytes:
     """The manifest as text, stable from run to run."""
     return msgspec.json.format(msgspec.json.encode(suite, order="deterministic"), indent=1) + b"\n"
-
-
-def read_tensors(path: Path) -> Tensors:
-    """Every tensor of a safetensors file."""
-    return load_file(path)
-
-
-def write_tensors(path: Path, tensors: Tensors) -> str:
-    """Writes the file (C order, sorted by the format itself) and returns its sha256."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.array(x, order="C") for name, x in tensors.items()}, path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()

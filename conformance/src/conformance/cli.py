@@ -75,6 +75,9 @@ def fixtures(
     write: Annotated[
         bool, typer.Option("--write", help="Write all suites anew, for the author of a case.")
     ] = False,
+    suites: Annotated[
+        str, typer.Option("--suites", metavar="A,B", help="Write and check these suites only; default: all.")
+    ] = "",
     ports: PortsOption = "",
     ops: OpsOption = "",
 ) -> None:
@@ -84,18 +87,23 @@ def fixtures(
 
     * `conformance fixtures`
     * `conformance fixtures --no-check`
+    * `conformance fixtures --write --suites sdpa,mha`
     """
+    from .cases import SUITES
     from .fixtures import FixtureError, check_suites, write_suites
+    from .ports import check_names, split_names
 
     del ports  # taken so that `make fixtures PORTS=...` works; fixtures do not depend on it
+    chosen = split_names(suites) or list(SUITES)
+    check_names("suite", chosen, list(SUITES))
     if write:
-        write_suites(typer.echo)
-    suites = _load(ops, bench=True)
-    total = sum(len(suite.suite.cases) for suite in suites)
-    typer.echo(f"{total} cases in {len(suites)} suites are there: {', '.join(s.suite.suite for s in suites)}")
+        write_suites(typer.echo, chosen)
+    loaded = _load(ops, bench=True)
+    total = sum(len(suite.suite.cases) for suite in loaded)
+    typer.echo(f"{total} cases in {len(loaded)} suites are there: {', '.join(s.suite.suite for s in loaded)}")
     if check:
         try:
-            check_suites(typer.echo)
+            check_suites(typer.echo, chosen)
         except FixtureError as error:
             typer.echo(f"fixtures: {error}", err=True)
             raise typer.Exit(1) from None
@@ -147,13 +155,13 @@ def run(
     * `conformance run --match 'sdpa/window/*'`
     * `conformance run --cases my-cases --ports python`
     """
-    from .case import NUMPY_DTYPES
     from .conform import Options, run_conformance
     from .known_failures import FOLDER
     from .ports import PORTS, check_names, split_names
     from .questions import Narrowing
     from .report import DEFAULT_REPORT
     from .session import Timeouts
+    from .tensors import NUMPY_DTYPES
 
     check_names("dtype", split_names(dtype), list(NUMPY_DTYPES))
     given = {
@@ -183,6 +191,45 @@ def run(
     typer.echo(f"{footer.results} results: {counts or 'none'}; {ending} ({footer.seconds:.1f} s)")
     typer.echo(f"report: {_shown(options.report)}")
     raise typer.Exit(0 if footer.ok else 1)
+
+
+@app.command()
+def fuzz(
+    ports: PortsOption = "",
+    ops: OpsOption = "",
+    count: Annotated[
+        int, typer.Option("-n", "--count", metavar="N", min=1, help="How many questions.")
+    ] = 2000,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Decides every question; 0 = a new one.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where a disagreement goes, as a case. [site/fuzz]")
+    ] = None,
+) -> None:
+    """Asks every port random questions about every op, and shrinks what disagrees with the oracle to a smallest case.
+
+    Examples:
+
+    * `conformance fuzz -n 200 --ops sdpa,rope`
+    * `conformance fuzz -n 20000 --seed 7`
+    """
+    from .fuzz.command import run_fuzz
+    from .ports import split_names
+
+    raise typer.Exit(run_fuzz(_choose(ports), split_names(ops), count, seed, out, Console()))
+
+
+@app.command()
+def memory(ports: PortsOption = "") -> None:
+    """Measures how the memory of one attention call grows with the sequence, in every variant of every port.
+
+    Examples:
+
+    * `conformance memory`
+    * `conformance memory --ports rust`
+    """
+    from .memory import LENGTHS, run_memory
+
+    run_memory(_choose(ports), LENGTHS, Console())
 
 
 @app.command()

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .case import Case, Suite, Tensors
+from .case import Case, Suite
 from .errors import UsageError
 from .fixtures import LoadedSuite
 from .outcome import Difference, Result
 from .report import InvalidReport, read_report
 from .tally import show_share
+from .tensors import Tensors
 
 SMALL = 24  # a tensor of so many elements is shown
 SUGGESTED = 8

@@ -13,15 +13,20 @@ from types import ModuleType
 
 import msgspec
 
-from . import case, features, flags, oracle, realise
-from .case import Case, Published, Suite, Tensors, encode_suite, write_tensors
+from . import case, features, flags, oracle, realise, tensors
+from .case import Case, Published, Suite, encode_suite
 from .cases.draft import Draft
+from .tensors import Tensors, write_tensors
 
-DTYPE = "f32"  # of every case here
 # What decides about the contents of any such suite.
 COMMON_CODE = (
-    *(Path(str(module.__file__)) for module in (case, features, flags, realise)),
-    *sorted(Path(str(oracle.__file__)).parent.glob("*.py")),
+    *(Path(str(module.__file__)) for module in (case, realise, tensors)),
+    *sorted(Path(str(flags.__file__)).parent.glob("flags*.py")),
+    *(
+        path
+        for module in (oracle, features)
+        for path in sorted(Path(str(module.__file__)).parent.glob("*.py"))
+    ),
     Path(__file__),
 )
 
@@ -40,9 +45,10 @@ def ensure_made(folder: Path, origin: str, build: Callable[[Path], object]) -> P
     return folder
 
 
-def hash_code(*modules: ModuleType) -> str:
-    """A hash of the sources of these modules, and of what every such suite depends on."""
-    paths = [*COMMON_CODE, *(Path(str(module.__file__)) for module in modules)]
+def hash_code(*sources: ModuleType | Path) -> str:
+    """A hash of these sources, and of what every such suite depends on."""
+    own = [source if isinstance(source, Path) else Path(str(source.__file__)) for source in sources]
+    paths = [*COMMON_CODE, *own]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
@@ -59,10 +65,14 @@ def write_manifest(
 def write_draft(
     folder: Path, draft: Draft, published: Published | None = None, answers: Tensors | None = None
 ) -> Case:
-    """Writes the files of a case and returns its entry. `answers`: what `published` has for the same question."""
-    inputs, expected = realise.realise(draft, DTYPE)
+    """Writes the files of a case in its one type, and returns its entry.
+
+    answers: what `published` has for the same question.
+    """
+    (dtype,) = draft.dtypes
+    inputs, expected = realise.realise(draft, dtype)
     assert expected is not None
-    files = realise.write_case(folder, draft, DTYPE, inputs, expected)
+    files = realise.write_case(folder, draft, dtype, inputs, expected)
     if answers is not None:
         name = files.inputs.replace(".in.safetensors", ".published.safetensors")
         sums = {**files.sha256, "published": write_tensors(folder / name, answers)}
@@ -72,7 +82,7 @@ def write_draft(
         id=draft.id,
         op=draft.op,
         config=draft.config,
-        files={DTYPE: files},
+        files={dtype: files},
         want=list(draft.want),
         features=features.features(draft.op, draft.config, inputs, draft.want),
         flags=list(draft.flags),

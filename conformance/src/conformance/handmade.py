@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from .case import Case, Dtype, Files, Suite, Tensors, write_tensors
+from .case import Case, Files, Suite
 from .cases.draft import Draft
 from .features import features
 from .realise import realise
+from .tensors import Dtype, Tensors, write_tensors
 
 ID = re.compile(r"[\w-]+(/[\w-]+)*")  # it names files too
 

@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 
 from .bounds import derive
-from .case import NUMPY_DTYPES, Case, Tensors, read_tensors
+from .bounds.half import half_rounding, overflow_threshold
+from .case import Case
 from .oracle import answer as oracle_answer
 from .oracle.sdpa import visible_keys
 from .outcome import Difference, Judgement
+from .steps import OUTPUTS
 from .tally import show_share
-
-STEP_ORDER = ("scores", "capped", "biased", "weights", "lse", "output")
+from .tensors import HALVES, NUMPY_DTYPES, Tensors, is_float, read_tensors
 
 
 def judge_answer(
@@ -121,10 +122,13 @@ def judge_tensors(case: Case, dtype: str, inputs: Tensors, expected: Tensors, go
     share = max_abs = max_ulp = 0.0
     worst: Difference | None = None
     for name in names:
-        difference = _same_form(name, dtype, expected[name], got[name])
+        stored = output_dtype(case, dtype, name)
+        difference = _same_form(name, stored, expected[name], got[name])
         if difference is not None:
             return Judgement("fail", _say(difference), difference=difference)
-        found = compare(name, dtype, expected[name], got[name], bounds[name])
+        found = compare(name, stored, expected[name], got[name], *bounds[name])
+        if name in case.exact:
+            found = _compare_zeros(name, expected[name], got[name]) or found
         max_abs, max_ulp = max(max_abs, found.max_abs), max(max_ulp, found.max_ulp)
         if found.share > share or (found.difference and worst is None):
             share = max(share, found.share)
@@ -134,10 +138,25 @@ def judge_tensors(case: Case, dtype: str, inputs: Tensors, expected: Tensors, go
     return Judgement("pass", "", share, max_abs, max_ulp)
 
 
-def compare(name: str, dtype: str, expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> Judgement:
-    """One tensor, of the right dtype and shape, element by element."""
-    want, have = expected.astype(np.float64), got.astype(np.float64)
+def compare(
+    name: str,
+    dtype: str,
+    expected: np.ndarray,
+    got: np.ndarray,
+    bound: np.ndarray,
+    rounding: np.ndarray | float = 0.0,
+) -> Judgement:
+    """One tensor, of the right dtype and shape, element by element.
+
+    rounding: what an element may be off beside its bound. It takes no part in the share: a half type's one rounding
+    uses up its own allowance in almost every tensor, and would hide how good the computation was.
+    """
+    want, have = _widen(expected), _widen(got)
     finite = np.isfinite(want)
+    # Where the bound reaches past the largest finite value of the type, infinity is right as well.
+    beyond = np.isinf(have) & (np.sign(have) == np.sign(want)) & finite
+    beyond &= np.abs(np.where(finite, want, 0)) + bound + rounding >= overflow_threshold(dtype)
+    have = np.where(beyond, want, have)
     wrong_kind = (
         (np.isnan(want) != np.isnan(have))
         | (~finite & ~np.isnan(want) & (want != have))
@@ -150,11 +169,11 @@ def compare(name: str, dtype: str, expected: np.ndarray, got: np.ndarray, bound:
             "fail", share=np.inf, difference=_difference(name, reason, element, want, have, bound)
         )
     error = np.where(finite, np.abs(np.where(finite, want, 0) - np.where(finite, have, 0)), 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(error == 0, 0, error / bound)
-        ulp = error / np.spacing(np.where(finite, np.abs(want), 1).astype(NUMPY_DTYPES[dtype])).astype(
-            np.float64
-        )
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        beside = np.where(error == 0, 0, np.maximum(error - rounding, 0))
+        shares = np.where(beside == 0, 0, beside / bound)
+        spacing = np.spacing(np.where(finite, np.abs(want), 1).astype(NUMPY_DTYPES[dtype]))
+        ulp = np.nan_to_num(error / spacing.astype(np.float64))  # none beyond the largest finite value
     share, max_abs, max_ulp = (float(x.max(initial=0)) for x in (shares, error, ulp))
     if not share <= 1:
         element = np.unravel_index(
@@ -166,18 +185,39 @@ def compare(name: str, dtype: str, expected: np.ndarray, got: np.ndarray, bound:
             share,
             max_abs,
             max_ulp,
-            _difference(name, "out of its bound", element, want, have, bound),
+            _difference(name, "out of its bound", element, want, have, bound + rounding),
         )
     return Judgement("pass", "", share, max_abs, max_ulp)
+
+
+def _widen(x: np.ndarray) -> np.ndarray:
+    """In float64, where a signalling NaN is a NaN like any other."""
+    with np.errstate(invalid="ignore"):
+        return x.astype(np.float64)
+
+
+def _compare_zeros(name: str, expected: np.ndarray, got: np.ndarray) -> Judgement | None:
+    """What is equal bit for bit has the sign of each zero as well; None when all are the same."""
+    if not is_float(expected):
+        return None
+    want, have = _widen(expected), _widen(got)
+    differs = (want == 0) & (have == 0) & (np.signbit(want) != np.signbit(have))
+    if not differs.any():
+        return None
+    element, reason = np.argwhere(differs)[0], "zero of the wrong sign"
+    difference = _difference(name, reason, element, want, have, np.zeros(want.shape))
+    return Judgement("fail", share=np.inf, difference=difference)
 
 
 def first_different_step(case: Case, dtype: str, inputs: Tensors, got: Tensors) -> Difference | None:
     """Of the intermediates in `got`, the first in the order of the pipeline that is out of its bound."""
     expected = oracle_answer(case.op, case.config, inputs, case.steps)
     bounds = derive(case.op, case.config, inputs, dtype, case.steps)
-    for name in (step for step in STEP_ORDER if step in got):
-        form = _same_form(name, dtype, expected[name], got[name])
-        found = form or compare(name, dtype, expected[name], got[name], bounds[name]).difference
+    for name in (step for step in OUTPUTS.get(case.op, ()) if step in got):
+        stored = output_dtype(case, dtype, name)
+        rounding = half_rounding(bounds[name], expected[name], stored)
+        form = _same_form(name, stored, expected[name], got[name])
+        found = form or compare(name, stored, expected[name], got[name], bounds[name], rounding).difference
         if found is not None:
             return found
     return None
@@ -186,16 +226,28 @@ def first_different_step(case: Case, dtype: str, inputs: Tensors, got: Tensors) 
 _derived: dict[tuple[str, str, str], Tensors] = {}
 
 
-def _bounds(case: Case, dtype: str, inputs: Tensors, names: list[str], expected: Tensors) -> Tensors:
-    """Zero for what is exact; integers are always exact. All ports answer the same case: it is derived once."""
-    exact = {name for name in names if name in case.exact or expected[name].dtype.kind != "f"}
+def _bounds(
+    case: Case, dtype: str, inputs: Tensors, names: list[str], expected: Tensors
+) -> dict[str, tuple[np.ndarray, np.ndarray | float]]:
+    """Bound and rounding of each output. Zero for what is exact; integers are always exact.
+
+    All ports answer the same case: it is derived once.
+    """
+    exact = {name for name in names if name in case.exact or not is_float(expected[name])}
     key = (case.id, dtype, case.files[dtype].sha256.get("inputs", ""))
     bounds = _derived.get(key)
     if bounds is None:
         bounds = {} if exact == set(names) else derive(case.op, case.config, inputs, dtype, case.steps)
         if key[2] and bounds:
             _derived[key] = bounds
-    return {name: np.zeros(expected[name].shape) if name in exact else bounds[name] for name in names}
+    found: dict[str, tuple[np.ndarray, np.ndarray | float]] = {}
+    for name in names:
+        if name in exact:
+            found[name] = np.zeros(expected[name].shape), 0.0
+        else:
+            stored = output_dtype(case, dtype, name)
+            found[name] = bounds[name], half_rounding(bounds[name], expected[name], stored)
+    return found
 
 
 def _judge_error(case: Case, answer: Mapping[str, Any]) -> Judgement:
@@ -214,8 +266,16 @@ def _step_codes(expected: list[str], got: Any) -> str:
     return f"steps: step {number}: expected {expected[number]}, got {got[number]}"
 
 
+def output_dtype(case: Case, dtype: str, name: str) -> str:
+    """The type of a float output: the case's, but f32 for a log-sum-exp beside halves, and for a cast its target."""
+    if case.op == "cast":
+        return str(case.config["to"])
+    lse = name == "lse" or any(step.get("lse") == name for step in case.config.get("steps") or ())
+    return "f32" if lse and dtype in HALVES else dtype
+
+
 def _same_form(name: str, dtype: str, expected: np.ndarray, got: np.ndarray) -> Difference | None:
-    want = np.dtype(NUMPY_DTYPES[dtype]) if expected.dtype.kind == "f" else expected.dtype
+    want = NUMPY_DTYPES[dtype] if is_float(expected) else expected.dtype
     if got.dtype != want:
         return Difference(name, "wrong dtype", expected=str(want), got=str(got.dtype))
     if got.shape != expected.shape:

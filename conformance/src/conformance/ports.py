@@ -18,6 +18,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """How to start one port. Commands are relative to the repository root.
 
     kind: `port` is one of the project's own texts; a `peer` is another library under the same protocol.
+    ops: those that it is meant to have, where it is not all; an unclaimed one outside them is not missed.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     build: list[str] = []
     env: dict[str, str] = {}
     homepage: str = ""
+    ops: list[str] | None = None
 
 
 def read_port(path: Path) -> Port:
@@ -50,6 +52,11 @@ def read_ports(folder: Path = PORTS) -> list[Port]:
     if not ports:
         raise UsageError(f"{folder}: expected at least one port file, NAME.toml, got none")
     return sorted(ports, key=lambda port: (port.kind != "port", port.name != "python", port.name))
+
+
+def is_meant(port: Port, op: str) -> bool:
+    """Whether the port is meant to have the op."""
+    return port.ops is None or op in port.ops
 
 
 def choose_ports(ports: Sequence[Port], names: str = "") -> list[Port]:

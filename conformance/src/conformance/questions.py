@@ -6,15 +6,10 @@ from fnmatch import fnmatchcase
 
 from .case import Case
 from .fixtures import LoadedSuite
-from .session import StartAnswer
+from .session import OpClaim, StartAnswer
+from .steps import OUTPUTS
 
 BENCH_FLAG = "Bench"
-# What an op writes beside its first output, in the order in which it is computed.
-INTERMEDIATES = {
-    "softmax": ["output", "lse"],
-    "sdpa": ["scores", "capped", "biased", "weights", "lse", "output"],
-    "mha": ["weights", "lse", "output"],
-}
 NO_VARIANT = "-"
 
 
@@ -36,7 +31,10 @@ EVERYTHING = Narrowing()
 
 @dataclass(frozen=True)
 class Question:
-    """One case, in one dtype, for one variant. unclaimed: why it must not be asked; empty when it may."""
+    """One case, in one dtype, for one variant. unclaimed: why it must not be asked; empty when it may.
+
+    first: the variant is the port's first. complete: it must do all that the port claims, as the first one must.
+    """
 
     suite: LoadedSuite
     case: Case
@@ -44,6 +42,7 @@ class Question:
     variant: str
     first: bool
     unclaimed: str = ""
+    complete: bool = False
 
 
 def list_questions(
@@ -58,7 +57,8 @@ def list_questions(
                 if not narrowing.dtypes or dtype in narrowing.dtypes:
                     for variant, first in _list_variants(claims, case.op, narrowing.variants):
                         unclaimed = "" if claims is None else find_unclaimed(claims, case, dtype)
-                        yield Question(suite, case, dtype, variant, first, unclaimed)
+                        complete = claims is not None and _is_complete(claims.ops.get(case.op), variant)
+                        yield Question(suite, case, dtype, variant, first, unclaimed, complete)
 
 
 def find_unclaimed(claims: StartAnswer, case: Case, dtype: str) -> str:
@@ -74,7 +74,7 @@ def find_unclaimed(claims: StartAnswer, case: Case, dtype: str) -> str:
 
 def list_features(case: Case) -> list[str]:
     """The features of the case, and the outputs that are wanted beside the op's first."""
-    extra = [name for name in case.want if name != "output"] if case.op in INTERMEDIATES else []
+    extra = [name for name in case.want if name != "output"] if case.op in OUTPUTS else []
     return list(dict.fromkeys([*case.features, *extra]))
 
 
@@ -87,3 +87,7 @@ def _list_variants(claims: StartAnswer | None, op: str, chosen: Sequence[str]) -
         for index, variant in enumerate(claim.variants)
         if not chosen or variant in chosen
     ]
+
+
+def _is_complete(claim: OpClaim | None, variant: str) -> bool:
+    return claim is not None and variant in claim.complete

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from .case import NUMPY_DTYPES, Files, Tensors, write_tensors
+from .case import Files
 from .cases.draft import Draft, Other
 from .oracle import answer
+from .tensors import HALVES, NUMPY_DTYPES, Tensors, stored_name, write_tensors
 
-OTHER = {"f32": np.float64, "f64": np.float32}
+OTHER = {"f32": "f64", "f64": "f32", "f16": "f32", "bf16": "f16"}
 
 
 def realise(draft: Draft, dtype: str, *, answers: bool = True) -> tuple[Tensors, Tensors | None]:
     """Inputs in the dtype, and the wanted answers in float64 (None for an error case)."""
-    inputs = {name: _cast(x, dtype) for name, x in draft.inputs.items()}
+    inputs = {name: _cast(x, input_dtype(name, dtype)) for name, x in draft.inputs.items()}
     if draft.error is not None or not answers:
         return inputs, None
     everything = answer(draft.op, draft.config, inputs, draft.steps)
@@ -23,10 +24,15 @@ def realise(draft: Draft, dtype: str, *, answers: bool = True) -> tuple[Tensors,
     return inputs, {name: np.asarray(everything[name]) for name in wanted}
 
 
+def input_dtype(name: str, dtype: str) -> str:
+    """The type of a float input: that of the case, and f32 for a log-sum-exp beside halves."""
+    return "f32" if dtype in HALVES and name.endswith("lse") else dtype
+
+
 def _cast(x: np.ndarray | Other, dtype: str) -> np.ndarray:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite, and signalling NaN
         if isinstance(x, Other):
-            return x.value.astype(OTHER[dtype])
+            return x.value.astype(NUMPY_DTYPES[OTHER[dtype]])
         return x.astype(NUMPY_DTYPES[dtype]) if x.dtype.kind == "f" else x
 
 
@@ -62,12 +68,11 @@ def write_unaligned(path: Path, tensors: Tensors) -> str:
         "a_scalar": np.array(1.5, np.float32),
         "an_empty_one": np.zeros((0, 3), np.float32),
     }
-    kinds = {"float32": "F32", "float64": "F64", "bool": "BOOL", "int64": "I64"}
     header, body = {}, b""
     for name in sorted(everything, reverse=True):
         x = everything[name]
         header[name] = {
-            "dtype": kinds[str(x.dtype)],
+            "dtype": stored_name(x),
             "shape": list(x.shape),
             "data_offsets": [len(body), len(body) + x.nbytes],
         }

@@ -11,13 +11,16 @@ from typing import Any
 
 import msgspec
 
-from .case import Case, Tensors, read_tensors
+from .case import Case
 from .errors import UsageError
 from .fixtures import LoadedSuite
 from .judge import first_different_step, judge_answer
 from .outcome import Difference, Judgement, Result
-from .questions import EVERYTHING, INTERMEDIATES, Narrowing, Question, list_questions
+from .ports import is_meant
+from .questions import EVERYTHING, Narrowing, Question, list_questions
 from .session import PortFault, Session, StrayOutput
+from .steps import OUTPUTS
+from .tensors import Tensors, read_tensors
 
 Tick = Callable[[Result], None]
 TENSORS_KEPT = 256
@@ -41,6 +44,8 @@ def run_port(
             if cancelled():
                 return results
             if question.unclaimed:
+                if not is_meant(session.port, question.case.op):
+                    continue
                 judgement = Judgement("unsupported", f"{question.unclaimed} is not claimed")
                 results.append(_record(session, question, judgement))
                 continue
@@ -57,6 +62,15 @@ def run_port(
         if asked is not None:
             results[asked] = _replace_judgement(results[asked], fault)
     return results
+
+
+def answer_question(session: Session, asker: "Asker", question: Question) -> Result:
+    """One question on a session that was started, and how it ended."""
+    started = time.monotonic()
+    judgement, stray = asker.ask(question)
+    if stray is not None:  # the port's answer before this one was followed by something
+        judgement = Judgement(stray.outcome, str(stray))
+    return _record(session, question, judgement, time.monotonic() - started)
 
 
 class Asker:
@@ -144,7 +158,8 @@ class Asker:
         status = answer["status"]
         if status != "ok" and outputs.exists():
             return Judgement("fail", f"answered {status}, but wrote a file; nothing may be written unless ok")
-        if status == "unsupported" and question.first:
+        lacks_output = str(answer.get("feature", "")).startswith("want.") and not question.first
+        if status == "unsupported" and (question.first or question.complete) and not lacks_output:
             return Judgement("fail", f"claimed all of it, then answered unsupported: {answer.get('feature')}")
         if status == "unsupported":
             return Judgement("unsupported", str(answer.get("feature", "")))
@@ -168,7 +183,7 @@ class Asker:
     def _find_first_step(self, question: Question, inputs: Tensors) -> Difference | None:
         """Asks again, for all intermediates that the port claims. None when that fails as well."""
         claims = self._session.claims
-        steps = INTERMEDIATES.get(question.case.op)
+        steps = OUTPUTS.get(question.case.op)
         if steps is None or claims is None:
             return None
         features = claims.ops[question.case.op].features

@@ -56,11 +56,15 @@ class PortGivenUp(PortCrash):
 
 
 class OpClaim(msgspec.Struct, frozen=True):
-    """What a port offers of one op. The first variant is the readable one."""
+    """What a port offers of one op. The first variant is the readable one.
+
+    complete: further variants that have all of the features, though perhaps not all of the outputs.
+    """
 
     variants: list[str]
     dtypes: list[str]
     features: list[str] = []
+    complete: list[str] = []
 
 
 class StartAnswer(msgspec.Struct, frozen=True, omit_defaults=True):

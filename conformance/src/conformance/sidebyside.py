@@ -15,26 +15,26 @@ from textwrap import dedent
 
 from .ports import check_names, split_names
 from .repository import ROOT
-
-# The steps of each op, numbered from 1. The module of an op has the op's name in every language.
-STEPS: dict[str, tuple[str, ...]] = {
-    "softmax": ("maximum", "exponentials", "sum", "normalise", "log-sum-exp"),
-    "masks": ("positions", "causal", "window", "lengths", "keep"),
-    "sdpa": ("scores", "softcap", "bias", "mask", "softmax", "weighted sum"),
-    "mha": ("project", "split heads", "attention", "merge heads", "output projection"),
-    "kv_cache": ("check", "grow", "write", "advance", "align", "attend", "truncate", "reset", "read"),
-}
+from .steps import STEPS, TORCH
 
 
 @dataclass(frozen=True)
 class Language:
-    """A column: where its modules are (`{op}` stands for the module's name), and how it writes a comment."""
+    """A column: where its modules are (`{op}` stands for the module's name), and how it writes a comment.
+
+    modules: those that it has; None means all.
+    """
 
     key: str
     title: str
     pattern: str
     marker: str
     lexer: str
+    modules: tuple[str, ...] | None = None
+
+    def has(self, op: str) -> bool:
+        """Whether the language is meant to have the module."""
+        return self.modules is None or op in self.modules
 
     def file(self, op: str) -> str:
         """The module of an op, relative to the root of the repository."""
@@ -43,7 +43,7 @@ class Language:
 
 LANGUAGES: tuple[Language, ...] = (
     Language("python", "Python (NumPy)", "python/src/rosetta_attention/{op}.py", "#", "python"),
-    Language("torch", "Python (PyTorch)", "python/src/rosetta_attention/torch/{op}.py", "#", "python"),
+    Language("torch", "Python (PyTorch)", "python/src/rosetta_attention/torch/{op}.py", "#", "python", TORCH),
     Language("rust", "Rust", "rust/attention/src/{op}.rs", "//", "rust"),
     Language("typescript", "TypeScript", "typescript/src/{op}.ts", "//", "typescript"),
     Language("julia", "Julia", "julia/src/{op}.jl", "#", "julia"),
@@ -96,9 +96,9 @@ class _Mark:
 
 
 def columns(op: str, languages: Iterable[Language] = LANGUAGES, root: Path = ROOT) -> list[Column]:
-    """The module of an op in each language, cut into its steps."""
+    """The module of an op in each language that is meant to have it, cut into its steps."""
     found = []
-    for language in languages:
+    for language in (language for language in languages if language.has(op)):
         path = language.file(op)
         try:
             source: str | None = (root / path).read_text(encoding="utf-8")

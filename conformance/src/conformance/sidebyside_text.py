@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .repository import ROOT
-from .sidebyside import LANGUAGES, STEPS, Column, check, choose_languages, choose_ops, columns
+from .sidebyside import LANGUAGES, Column, check, choose_languages, choose_ops, columns
+from .steps import STEPS
 
 GAP = 3  # columns of white space between two texts
 THEME = "ansi_dark"  # the terminal's own colours, so that it reads on any background

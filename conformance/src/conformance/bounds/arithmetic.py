@@ -31,7 +31,7 @@ class Arithmetic:
 
     @staticmethod
     def of(dtype: str) -> "Arithmetic":
-        """Of f32 or f64."""
+        """Of f32 or f64, the types that are computed in."""
         info = np.finfo(np.float32) if dtype == "f32" else np.finfo(np.float64)
         return Arithmetic(float(info.eps) / 2 + 2.0**-53, float(info.tiny))
 

@@ -1,23 +1,27 @@
-"""The bounds of sdpa and mha: the pipeline once more, in arithmetic that carries its error along."""
+"""The bounds of softmax and sdpa: the pipeline once more, in arithmetic that carries its error along."""
 
 import math
 from typing import Any
 
 import numpy as np
 
+from ..oracle.dropout import kept
 from ..oracle.sdpa import visible_keys
 from .arithmetic import Arithmetic, Bounded
-from .softmax import bound_softmax
+from .dropout import propagate_drop
+from .softmax import KEY_TILE, bound_softmax
 
 Tensors = dict[str, np.ndarray]
 
 # Roundings of one term of a score beside those of the sum: the scale itself (sqrt, division, rounding to the type) and
 # the product with q.
 SCALE_ROUNDINGS = 4
+SPLITS = 4  # into so many parts split_kv cuts the keys where nothing else is asked
 
 
-def bound_softmax_op(arithmetic: Arithmetic, x: np.ndarray) -> Tensors:
+def bound_softmax_op(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
     """The op softmax: exact logits, so only its own rounding."""
+    x = inputs["x"]
     result = bound_softmax(arithmetic, arithmetic.exact(x), x != -np.inf, None)
     return {"output": result.weights.error, "lse": result.lse.error}
 
@@ -27,26 +31,6 @@ def bound_sdpa(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) 
     q, k, v = (arithmetic.exact(inputs[name]) for name in ("q", "k", "v"))
     steps = propagate_sdpa(arithmetic, config, inputs, q, k, v)
     return {name: step.error for name, step in steps.items()}
-
-
-def bound_mha(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
-    """The op mha: q, k and v carry the error of their projections."""
-    heads = config["num_heads"]
-    kv_heads = config.get("num_kv_heads") or heads
-    context = inputs.get("context", inputs["x"])
-    q, k, v = (
-        _split(_linear(arithmetic, arithmetic.exact(source), inputs, name), count)
-        for source, name, count in (
-            (inputs["x"], "q", heads),
-            (context, "k", kv_heads),
-            (context, "v", kv_heads),
-        )
-    )
-    steps = propagate_sdpa(arithmetic, config, inputs, q, k, v)
-    B, H, T, Dv = steps["output"].value.shape
-    merged = Bounded(*(x.swapaxes(1, 2).reshape(B, T, H * Dv) for x in steps["output"]))
-    output = _linear(arithmetic, merged, inputs, "o")
-    return {"output": output.error, "weights": steps["weights"].error, "lse": steps["lse"].error}
 
 
 def propagate_sdpa(
@@ -76,9 +60,12 @@ def propagate_sdpa(
         if "sinks" in inputs
         else None
     )
-    weights, lse = bound_softmax(arithmetic, biased, shown, sink)
+    weights, lse = bound_softmax(arithmetic, biased, shown, sink, count_rescales(config, Tk))
+    shares, dropout = weights, config.get("dropout")
+    if dropout is not None:
+        shares = propagate_drop(arithmetic, weights, kept(dropout, shown.shape), dropout["p"])
     # An online softmax rescales its sum of values with the sum of weights, so the weights' bound covers it.
-    output = arithmetic.matmul(weights, v)
+    output = arithmetic.matmul(shares, v)
     output = Bounded(output.value, np.where(shown.any(axis=-1, keepdims=True), output.error, 0))
     return {
         "output": output,
@@ -90,13 +77,7 @@ def propagate_sdpa(
     }
 
 
-def _linear(arithmetic: Arithmetic, x: Bounded, inputs: Tensors, name: str) -> Bounded:
-    """x Wᵀ + b."""
-    y = arithmetic.matmul(x, arithmetic.exact(inputs[f"w_{name}"].T))
-    bias = inputs.get(f"b_{name}")
-    return y if bias is None else arithmetic.add(y, arithmetic.exact(bias))
-
-
-def _split(x: Bounded, heads: int) -> Bounded:
-    B, T, width = x.value.shape
-    return Bounded(*(part.reshape(B, T, heads, width // heads).swapaxes(1, 2) for part in x))
+def count_rescales(config: dict[str, Any], Tk: int) -> int:
+    """An online softmax rescales once a tile of keys, of the size asked for; and merging once for each part of them."""
+    tile = min(KEY_TILE, config.get("block_k") or KEY_TILE)
+    return -(-Tk // tile) + min(config.get("splits") or SPLITS, Tk)

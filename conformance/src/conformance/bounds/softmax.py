@@ -11,6 +11,8 @@ import numpy as np
 
 from .arithmetic import Arithmetic, Bounded
 
+KEY_TILE = 16  # no port's online softmax takes fewer keys at a time unless it is told to
+
 
 class SoftmaxBound(NamedTuple):
     """The weights and the log-sum-exp, each with its error."""
@@ -20,9 +22,16 @@ class SoftmaxBound(NamedTuple):
 
 
 def bound_softmax(
-    arithmetic: Arithmetic, scores: Bounded, shown: np.ndarray, sink: np.ndarray | None
+    arithmetic: Arithmetic,
+    scores: Bounded,
+    shown: np.ndarray,
+    sink: np.ndarray | None,
+    rescales: int | None = None,
 ) -> SoftmaxBound:
-    """scores (..., n), shown (..., n) bool; sink (...) is exact and joins the sum."""
+    """scores (..., n), shown (..., n) bool; sink (...) is exact and joins the sum.
+
+    rescales: how often an online softmax may multiply what it has by a new exponential; once per 16 slots if not given.
+    """
     u, n = arithmetic.u, scores.value.shape[-1]
     z = np.where(shown, scores.value, -np.inf)
     extra = np.full(z.shape[:-1], -np.inf) if sink is None else np.broadcast_to(sink, z.shape[:-1])
@@ -33,9 +42,11 @@ def bound_softmax(
     value = _weight(z, z, extra)
     high = _weight(z + e, z - e, extra)
     low = _weight(z - e, z + e, extra)
-    # exp of numerator and denominator, the sum, the division, and an online softmax's rescaling per 16 keys.
-    tiles = -(-n // 16)
-    rounding = 2 * arithmetic.elementary + arithmetic.gamma(n + 2) + tiles * (arithmetic.elementary + 2 * u)
+    # exp of numerator and denominator, the sum, the division, and an online softmax's rescaling.
+    rescales = -(-n // KEY_TILE) if rescales is None else rescales
+    rounding = (
+        2 * arithmetic.elementary + arithmetic.gamma(n + 2) + rescales * (arithmetic.elementary + 2 * u)
+    )
     weight_error = np.where(
         shown, np.maximum(high - value, value - low) + rounding * high + arithmetic.tiny, 0
     )

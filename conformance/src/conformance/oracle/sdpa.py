@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .dropout import drop, kept
 from .softmax import softmax_row
 
 Tensors = dict[str, np.ndarray]
@@ -23,6 +24,7 @@ def answer_sdpa(config: dict[str, Any], inputs: Tensors) -> Tensors:
 
     scores, capped, biased, weights = (np.zeros(shape) for _ in range(4))
     output, lse = np.zeros((B, Hq, Tq, Dv)), np.zeros((B, Hq, Tq))
+    keep = None if config.get("dropout") is None else kept(config["dropout"], shape)
     for b, h, i in np.ndindex(B, Hq, Tq):
         kv_head = h // (Hq // Hkv)
         row = (b, h, i)
@@ -35,8 +37,11 @@ def answer_sdpa(config: dict[str, Any], inputs: Tensors) -> Tensors:
         keys = np.flatnonzero(shown)
         sink = float(inputs["sinks"][h]) if "sinks" in inputs else None
         weights[(*row, keys)], lse[row] = softmax_row(biased[row][keys], sink)
+        shares = weights[row]
+        if keep is not None and not np.isnan(weights[row]).any():
+            shares = drop(weights[row], keep[row], config["dropout"]["p"])
         if keys.size:
-            output[row] = np.sum(weights[row][keys][:, None] * v[b, kv_head, keys], axis=0)
+            output[row] = np.sum(shares[keys][:, None] * v[b, kv_head, keys], axis=0)
     return {
         "output": output,
         "weights": weights,

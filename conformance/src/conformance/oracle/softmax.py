@@ -1,8 +1,11 @@
 """Softmax of one row over the slots that take part."""
 
 import math
+from typing import Any
 
 import numpy as np
+
+from ..tensors import Tensors
 
 
 def softmax_row(logits: np.ndarray, sink: float | None = None) -> tuple[np.ndarray, float]:
@@ -20,9 +23,9 @@ def softmax_row(logits: np.ndarray, sink: float | None = None) -> tuple[np.ndarr
     return weights, top + math.log(total)
 
 
-def answer_softmax(x: np.ndarray) -> dict[str, np.ndarray]:
-    """Softmax over the last axis; slots of -inf take no part."""
-    x = x.astype(np.float64)
+def answer_softmax(config: dict[str, Any], inputs: Tensors) -> Tensors:
+    """Softmax over the last axis of x; slots of -inf take no part."""
+    x = inputs["x"].astype(np.float64)
     output = np.zeros(x.shape)
     lse = np.zeros(x.shape[:-1])
     for row in np.ndindex(x.shape[:-1]):
