@@ -1,6 +1,8 @@
 """What the flags of the cases mean: the kind of bug, what it does, and a public report where there is one."""
 
 from .case import Note
+from .flags_family import FAMILY_NOTES
+from .flags_parts import PART_NOTES
 
 NOTES: dict[str, Note] = {
     "ByHand": Note("an error in the plain formula", "every result is wrong", None),
@@ -179,4 +181,6 @@ NOTES: dict[str, Note] = {
     ),
     "Real": Note("whatever synthetic inputs do not show", "a real model's embeddings change", None),
     "Bench": Note("a shape of the speed table", "a wrong result would be timed", None),
+    **FAMILY_NOTES,
+    **PART_NOTES,
 }

@@ -48,7 +48,7 @@ class Script:
         step["k"] = self._tensor("k", self._draw.normal(self.batch, self.Hkv, T, self.D) if k is None else k)
         step["v"] = self._tensor("v", self._draw.normal(self.batch, self.Hkv, T, self.Dv) if v is None else v)
         if lengths is not None:
-            step["lengths"] = self._tensor("lengths", np.array(lengths))
+            step["lengths"] = self._tensor("lengths", np.array(lengths, np.int64))
         return self._step(step, code)
 
     def append_values(self, *values: float) -> Self:
@@ -85,7 +85,7 @@ class Script:
         self.exact += [f"{name}.k", f"{name}.v", f"{name}.lengths"]
         return self._step({"do": "read", "out": name}, "ok")
 
-    def draft(self, note: str, *flags: str) -> Draft:
+    def draft(self, note: str, *flags: str, dtypes: tuple[str, ...] = ("f32", "f64")) -> Draft:
         """The script and its replay after a reset, as a case."""
         config = {
             "kind": "contiguous",
@@ -108,6 +108,7 @@ class Script:
             note=note,
             steps=codes,
             exact=exact,
+            dtypes=dtypes,
         )
 
     def _step(self, step: dict[str, Any], code: str) -> Self:
