@@ -15,7 +15,10 @@ SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolc
 	$(PYTHON) scripts/setup.py $(PORT_FLAGS) --for
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build fixtures test-all conform bench compare site fmt lint clean
+N ?= 2000
+SEED ?= 0
+PEERS := onnxruntime,onnxruntime-web,tfjs
+.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory bench compare site fmt lint clean
 
 help: ## list the targets
 	@echo "make TARGET [PORTS=python,torch,rust,typescript,julia] [OPS=softmax,sdpa,mha,kv_cache]"
@@ -35,6 +38,21 @@ test-all: ## every test: lint, each language's own suite, the harness's, the con
 conform: ## run every port over every case that it claims, and judge
 	$(SET_UP) run
 	@$(CONFORMANCE) run $(FLAGS)
+
+peers: ## the same for the libraries that people use instead, on the public vectors, beside our ports on the page
+	@$(MAKE) --no-print-directory conform-peers PORTS=$(if $(PORTS),$(PORTS),$(PEERS))
+
+conform-peers:
+	$(SET_UP) run
+	@$(CONFORMANCE) run $(FLAGS) --match 'onnx/*' --report site/peers.jsonl && $(CONFORMANCE) site
+
+fuzz: ## N=2000 random questions to every port, SEED=0 for a new seed; a disagreement becomes a case
+	$(SET_UP) run
+	@$(CONFORMANCE) fuzz --count $(N) --seed $(SEED) $(FLAGS)
+
+memory: ## measure how the memory of plain and tiled attention grows with the length
+	$(SET_UP) run
+	@$(CONFORMANCE) memory $(PORT_FLAGS)
 
 bench: ## time the ports against each other
 	$(SET_UP) run
@@ -63,7 +81,7 @@ setup: ## set up all that development needs, tests and linters included
 	$(SET_UP) test
 
 clean: ## remove all that these targets made: environments, tools, builds, generated cases, pages
-	rm -rf .venv .tools site conformance/.cache rust/target typescript/node_modules typescript/dist
+	rm -rf .venv .tools site conformance/.cache conformance/peers/*/node_modules rust/target typescript/node_modules typescript/dist
 	rm -f rust/attention-py/python/rosetta_attention_rs/*.so julia/Manifest.toml
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find scripts python conformance docs rust -name __pycache__ -o -name '*.egg-info' | xargs rm -rf

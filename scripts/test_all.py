@@ -25,6 +25,7 @@ from test_counts import Counts
 
 SKIPS = ROOT / "conformance/known_failures/skips.toml"
 PORTS = ("python", "torch", "rust", "typescript", "julia")
+FUZZED = "2000"  # random questions; always the same ones, so that what fails here fails again
 # A section that takes longer hangs, and is ended.
 SECTION_SECONDS = 1500
 
@@ -99,6 +100,7 @@ def sections(ports: list[str], ops: str) -> list[Section]:
             test_counts.conformance,
             report,
         ),
+        Section("fuzz", [conformance, "fuzz", "--count", FUZZED, "--seed", "1", *narrow]),
     ]
     return found
 

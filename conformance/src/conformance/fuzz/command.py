@@ -1,0 +1,50 @@
+"""The command `conformance fuzz`: a campaign, and what a person reads of it."""
+
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ..errors import UsageError
+from ..outcome import OUTCOMES
+from ..ports import Port, check_names
+from ..repository import ROOT
+from ..session import PortGivenUp
+from .campaign import QUESTIONS, describe, run_campaign
+
+FOLDER = ROOT / "site" / "fuzz"
+
+
+def run_fuzz(
+    ports: Sequence[Port], ops: Sequence[str], count: int, seed: int, out: Path | None, console: Console
+) -> int:
+    """The exit status: 1 when any port disagreed. Raises UsageError for an unknown op and a dead port."""
+    check_names("op", ops, list(QUESTIONS))
+    seed = seed or secrets.randbelow(2**31)
+    folder = out or FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    started = time.monotonic()
+    console.print(
+        f"fuzz: seed {seed}, {count} questions, {', '.join(port.name for port in ports)}", highlight=False
+    )
+    try:
+        tally = run_campaign(ports, ops or list(QUESTIONS), count, seed, folder, console)
+    except PortGivenUp as fault:
+        raise UsageError(f"fuzz: {fault}") from None
+    for found, target in zip(tally.found, tally.folders, strict=True):
+        for line in describe(found, target):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    answers = ", ".join(
+        f"{tally.answers[outcome]} {outcome}" for outcome in OUTCOMES if tally.answers[outcome]
+    )
+    console.print(
+        f"fuzz: {tally.questions.total()} questions ({tally.errors} of them bad on purpose), {answers};"
+        f" {len(tally.found)} disagreements; seed {seed} ({time.monotonic() - started:.0f} s)",
+        style="red" if tally.found else "green",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 1 if tally.found else 0

@@ -1,0 +1,125 @@
+"""The command `conformance memory`: how much memory attention takes as the sequence grows, measured from outside.
+
+Each measurement has a process of its own. After a small call that loads all code, Linux is told to forget the highest
+resident size of the process; one attention call follows, and its new highest size, less what was resident before, is
+what the call took: its inputs, its result, and all between them. Plain attention holds a table of T x T scores; a tiled
+one holds a tile.
+"""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .errors import UsageError
+from .inputs import Draw
+from .ports import Port
+from .session import PortFault, Session
+from .tensors import write_tensors
+
+LENGTHS = (512, 1024, 2048, 4096)
+HEAD_DIM = 64
+WARM = 64
+VARIANTS = ("naive", "flash", "split", "simd", "fused")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Bytes that one call took, by length."""
+
+    port: str
+    variant: str
+    taken: dict[int, int]
+
+    @property
+    def exponent(self) -> float:
+        """p in bytes ~ T^p, between the two longest."""
+        *_, short, long = sorted(self.taken)
+        return math.log(max(self.taken[long], 1) / max(self.taken[short], 1)) / math.log(long / short)
+
+
+def run_memory(ports: Sequence[Port], lengths: Sequence[int], console: Console) -> list[Curve]:
+    """Measures and prints the table. Raises UsageError where the system cannot tell."""
+    if not Path("/proc/self/clear_refs").exists():
+        raise UsageError("memory: expected Linux, whose /proc says how much memory a process has had at most")
+    curves = []
+    with tempfile.TemporaryDirectory(prefix="conformance-memory-") as folder:
+        for length in (WARM, *lengths):
+            _write_inputs(Path(folder), length)
+        for port in ports:
+            for variant in _variants(port):
+                taken = {n: measure(port, variant, n, Path(folder)) for n in lengths}
+                curves.append(Curve(port.name, variant, taken))
+    console.print(_table(curves, lengths))
+    return curves
+
+
+def measure(port: Port, variant: str, length: int, folder: Path) -> int:
+    """Bytes beyond what was resident before, of one call in a fresh process."""
+    with Session(port) as session:
+        session.start()
+        for _ in range(2):
+            session.run(_request(variant, WARM, folder))
+        status = Path(f"/proc/{session.pid}/status")
+        Path(f"/proc/{session.pid}/clear_refs").write_text("5")
+        before = _kib(status, "VmRSS")
+        answer = session.run(_request(variant, length, folder))
+        if answer["status"] != "ok":
+            raise UsageError(f"memory: {port.name} {variant}: expected an answer, got {answer}")
+        return 1024 * (_kib(status, "VmHWM") - before)
+
+
+def _variants(port: Port) -> list[str]:
+    with Session(port) as session:
+        try:
+            session.start()
+        except PortFault as fault:
+            raise UsageError(f"memory: {port.name}: {fault}") from None
+        claim = session.claims.ops.get("sdpa") if session.claims else None
+        return [name for name in VARIANTS if claim and name in claim.variants]
+
+
+def _request(variant: str, length: int, folder: Path) -> dict[str, object]:
+    return {
+        "case": f"memory/{length}",
+        "op": "sdpa",
+        "variant": variant,
+        "config": {},
+        "inputs": str(folder / f"{length}.safetensors"),
+        "outputs": str(folder / "out.safetensors"),
+        "want": ["output"],
+    }
+
+
+def _write_inputs(folder: Path, length: int) -> None:
+    draw = Draw(f"memory/{length}")
+    tensors = {name: draw.normal(1, 1, length, HEAD_DIM).astype(np.float32) for name in ("q", "k", "v")}
+    write_tensors(folder / f"{length}.safetensors", tensors)
+
+
+def _kib(status: Path, name: str) -> int:
+    """A size that /proc gives in KiB."""
+    line = next(line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])
+
+
+def _table(curves: Sequence[Curve], lengths: Sequence[int]) -> Table:
+    table = Table(
+        title=f"Memory of one call of sdpa, B = H = 1, D = {HEAD_DIM}, f32, in MiB", title_justify="left"
+    )
+    table.add_column("port")
+    table.add_column("variant")
+    for length in lengths:
+        table.add_column(f"T = {length}", justify="right")
+    table.add_column("grows as", justify="right")
+    for curve in curves:
+        sizes = [f"{curve.taken[n] / 2**20:.1f}" for n in lengths]
+        table.add_row(curve.port, curve.variant, *sizes, f"T^{curve.exponent:.1f}")
+    one = f"{3 * max(lengths) * HEAD_DIM * 4 / 2**20:.1f}"
+    table.caption = f"q, k and v alone are {one} MiB at T = {max(lengths)}"
+    return table
