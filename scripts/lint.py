@@ -65,7 +65,10 @@ def all_checks(ports: list[str]) -> list[Check]:
             Check("cargo clippy", clippy, ROOT / "rust"),
         ]
     if chosen(ports, "typescript"):
-        checks += [Check("biome and tsc (npm run lint)", [npm(), "run", "lint"], ROOT / "typescript")]
+        checks += [
+            Check("biome and tsc (npm run lint)", [npm(), "run", "lint"], ROOT / "typescript"),
+            Check("biome (peers)", [biome(), "ci"], ROOT / "conformance/peers"),
+        ]
     if chosen(ports, "julia"):
         julia = [str(TOOLS / "bin/julia"), "--startup-file=no", "scripts/check_julia.jl"]
         checks += [Check("julia form", [*julia, "julia", "scripts"])]
@@ -82,13 +85,21 @@ def repairs(ports: list[str]) -> list[Check]:
     if chosen(ports, "rust"):
         steps += [Check("cargo fmt", ["cargo", "fmt", "--all"], ROOT / "rust")]
     if chosen(ports, "typescript"):
-        steps += [Check("biome (npm run fmt)", [npm(), "run", "fmt"], ROOT / "typescript")]
+        steps += [
+            Check("biome (npm run fmt)", [npm(), "run", "fmt"], ROOT / "typescript"),
+            Check("biome (peers)", [biome(), "check", "--write"], ROOT / "conformance/peers"),
+        ]
     return steps
 
 
 def npm() -> str:
     """The npm of the checkout."""
     return str(TOOLS / "bin/npm")
+
+
+def biome() -> str:
+    """The formatter and linter of TypeScript, which looks after the peers in JavaScript as well."""
+    return str(ROOT / "typescript/node_modules/.bin/biome")
 
 
 def passes(check: Check) -> bool:
@@ -131,7 +142,13 @@ def check_requirements() -> None:
 
 def check_lock_files() -> None:
     """A lock file with addresses in it cannot be used behind another registry."""
-    files = [*ROOT.glob("*/package-lock.json"), *ROOT.glob("*/.npmrc")]
+    folders = ("*", "conformance/peers/*")
+    files = [
+        path
+        for folder in folders
+        for kind in ("package-lock.json", ".npmrc")
+        for path in ROOT.glob(f"{folder}/{kind}")
+    ]
     named = [relative(path) for path in files if re.search(r'"resolved"|^registry', path.read_text(), re.M)]
     if named:
         raise SetupError(f"names the address of a registry: {', '.join(named)}")

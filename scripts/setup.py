@@ -59,6 +59,8 @@ PURPOSES = {
 # The requirement files of a port, by its name or its language.
 PORT_REQUIREMENTS = {
     "onnxruntime": ["onnxruntime"],
+    "onnxruntime-web": ["onnxruntime", "typescript"],
+    "tfjs": ["typescript"],
     "torch": ["torch", "minilm-reference"],
     "rust": ["rust"],
     "typescript": ["typescript"],
@@ -155,10 +157,10 @@ def set_up(ports: list[dict], requirements: list[str], node_packages: bool, buil
     done.append(make_venv())
     done += [install_requirements(name) for name in dict.fromkeys(wanted)]
     done += [install_own_package(ROOT / folder) for folder in OWN_PACKAGES]
-    if any_uses(ports, "typescript"):
+    if "typescript" in wanted:
         done.append(link_node())
-        if node_packages:
-            done.append(install_node_packages(ROOT / "typescript"))
+    if node_packages and any_uses(ports, "typescript"):
+        done.append(install_node_packages(ROOT / "typescript"))
     if build:
         done += [build_port(port) for port in ports]
     return any(done)
@@ -297,10 +299,15 @@ def build_port(port: dict) -> bool:
 
 
 def source_folders(port: dict) -> list[Path]:
-    """The top folders that a port is made of: that of its language, and those that its commands name."""
+    """The folders that a port is made of: that of its language, and those that its commands name.
+
+    Of the harness that is a peer's own folder; else it is a whole top folder.
+    """
     words = [port["language"].lower(), *port["build"], *port["command"]]
-    tops = {word.split("/")[0] for word in words if not word.startswith((".", "/", "-"))}
-    return sorted(ROOT / top for top in tops if top and (ROOT / top).is_dir())
+    paths = [Path(word).parts for word in words if not word.startswith((".", "/", "-"))]
+    named = [parts[:3] if parts[:2] == ("conformance", "peers") else parts[:1] for parts in paths]
+    folders = {ROOT.joinpath(*parts) for parts in named if parts}
+    return sorted(folder for folder in folders if folder.is_dir())
 
 
 if __name__ == "__main__":

@@ -1,60 +1,103 @@
-"""onnxruntime as a peer: the protocol of docs/protocol.md around its operator Attention, on the CPU.
+"""onnxruntime as a peer: the protocol of docs/protocol.md around its own operators, on the CPU.
 
-Nothing here computes attention. `node.py` turns a question into one ONNX node; onnxruntime answers it.
+    port.py          the library in Python
+    port.py web      onnxruntime-web, in Node
+
+Nothing here computes anything that is asked. `attention.py` and `operators.py` turn a question into one ONNX node;
+onnxruntime answers it.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from node import FEATURES, OUTPUTS, Unsupported, attend
+from attention import FEATURES, OUTPUTS, attend
+from engine import Engine, InvalidRequest, Tensors, Unsupported, WebEngine
+from operators import cache_write, cast, gated_linear, gelu, layer_norm, rms_norm, rope, softmax
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-CLAIMS = {"sdpa": {"variants": ["cpu"], "dtypes": ["f32"], "features": sorted(FEATURES)}}
 Answer = dict[str, Any]
 
 
-class InvalidRequest(Exception):
-    """A request that breaks the protocol."""
+@dataclass(frozen=True)
+class Op:
+    """Who answers it, with which outputs, what it must be given, and what is claimed."""
+
+    answer: Callable[[Engine, Mapping[str, Any], Tensors, Sequence[str]], Tensors]
+    inputs: tuple[str, ...]
+    outputs: Iterable[str] = ("output",)
+    features: Iterable[str] = ()
+    dtypes: tuple[str, ...] = ("f32", "f16")
 
 
-def start(request: Answer) -> Answer:
+OPS = {
+    "sdpa": Op(attend, ("q", "k", "v"), OUTPUTS, FEATURES),
+    "softmax": Op(softmax, ("x",)),
+    "rope": Op(
+        *(rope, ("x",), ("output",)),
+        ("positions", "offset", "base", "interleaved", "rotary_dim", "tables"),
+    ),
+    "cache_write": Op(cache_write, ("cache", "update"), features=("write_indices", "circular")),
+    "gated_linear": Op(
+        *(gated_linear, ("q", "k", "v"), ("output", "state")),
+        ("gated", "delta", "gated_delta", "state_in", "scale", "gqa", "value_dim", "state"),
+    ),
+    "layer_norm": Op(
+        *(layer_norm, ("x",), ("output", "mean", "inv_std")),
+        ("weight", "bias", "eps", "mean", "inv_std"),
+    ),
+    "rms_norm": Op(rms_norm, ("x",), features=("weight", "eps")),
+    "gelu": Op(gelu, ("x",), features=("tanh",)),
+    "cast": Op(cast, ("x",), features=("f16", "f32", "f64"), dtypes=("f32", "f64", "f16")),
+}
+
+
+def start(engine: Engine, request: Answer) -> Answer:
     """What we are: one thread a session, whatever is granted."""
     return {
         "status": "ok",
         "protocol": 1,
-        "name": "onnxruntime",
+        "name": engine.name,
         "language": "C++",
-        "version": onnxruntime.__version__,
-        "runtime": f"onnxruntime {onnxruntime.__version__}, CPUExecutionProvider",
+        "version": engine.version,
+        "runtime": engine.runtime,
         "threads": 1,
-        "ops": CLAIMS,
+        "ops": {name: claim(engine, name, op) for name, op in OPS.items() if name not in engine.lacks},
     }
 
 
-def run(request: Answer) -> Answer:
+def claim(engine: Engine, name: str, op: Op) -> Answer:
+    """What the engine does of an op."""
+    features = [feature for feature in sorted(op.features) if f"{name}.{feature}" not in engine.lacks]
+    return {"variants": ["cpu"], "dtypes": op.dtypes, "features": features}
+
+
+def run(engine: Engine, request: Answer) -> Answer:
     """One question, answered into the file of outputs."""
-    if request.get("op") not in CLAIMS:
-        raise Unsupported(f"op.{request.get('op')}")
+    name = request.get("op")
+    if name not in OPS or name in engine.lacks:
+        raise Unsupported(f"op.{name}")
+    op = OPS[name]
     want = request.get("want") or ["output"]
-    if not set(want) <= set(OUTPUTS):
-        raise InvalidRequest(f"want: expected some of {sorted(OUTPUTS)}, got {want}")
+    if not set(want) <= set(op.outputs):
+        raise InvalidRequest(f"want: expected some of {sorted(op.outputs)}, got {want}")
     try:
         tensors = load_file(request["inputs"])
     except (KeyError, OSError, TypeError, SafetensorError) as error:
         raise InvalidRequest(f"inputs: expected a safetensors file, got {error!r}") from error
-    if not {"q", "k", "v"} <= set(tensors):
-        raise InvalidRequest(f"inputs: expected q, k and v, got {sorted(tensors)}")
-    outputs = attend(request.get("config") or {}, tensors, want)
-    save_file({name: np.ascontiguousarray(x) for name, x in outputs.items()}, request["outputs"])
+    if not set(op.inputs) <= set(tensors):
+        raise InvalidRequest(f"inputs: expected {', '.join(op.inputs)}, got {sorted(tensors)}")
+    outputs = op.answer(engine, request.get("config") or {}, tensors, want)
+    save_file({name: np.array(outputs[name], order="C") for name in want}, request["outputs"])
     return {"status": "ok"}
 
 
-def answer(line: bytes) -> Answer:
+def answer(engine: Engine, line: bytes) -> Answer:
     """The answer to one line; never raises."""
     echo: Answer = {}
     try:
@@ -72,7 +115,7 @@ def answer(line: bytes) -> Answer:
             raise Unsupported("bench")
         if command not in ("start", "run"):
             raise InvalidRequest(f"cmd: expected start, run, bench or stop, got {command!r}")
-        return {**echo, **(start if command == "start" else run)(request)}
+        return {**echo, **(start if command == "start" else run)(engine, request)}
     except Unsupported as error:
         return {**echo, "status": "unsupported", "feature": str(error)}
     except InvalidRequest as error:
@@ -86,8 +129,9 @@ def main() -> None:
     """Answers until `stop` or the end of the input. Whatever a library prints goes to stderr."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as answers:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        engine = WebEngine() if sys.argv[1:] == ["web"] else Engine()
         for line in sys.stdin.buffer:
-            reply = answer(line)
+            reply = answer(engine, line)
             stop = reply.pop("stop", False)
             answers.write(json.dumps(reply) + "\n")
             answers.flush()

@@ -3,19 +3,17 @@
 Letters: B batch, Hq and Hkv heads, Tq and Tk lengths, P past length, D and Dv head sizes.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..cases.draft import Draft
-from ..cases.script import Script
-from .flags import describe, flags_of
-from .vectors import Tensors, Vector, VectorError
+from ..oracle.sdpa import visible_keys
+from ..tensors import Tensors
+from .calls import AS_IT_IS, Call, Layout, Output, Question, TranslationError, laid_out, packed_heads
 
 # What qk_matmul_output_mode names, as our outputs.
 MODES = ("scores", "capped", "biased", "weights")
-# Everything that is translated here; anything else in a vector is an error, not a thing to overlook.
+# Everything that is translated here; anything else in a call is an error, not a thing to overlook.
 KNOWN_INPUTS = {"Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"}
 KNOWN_OUTPUTS = {"Y", "present_key", "present_value", "qk_matmul_output"}
 KNOWN_ATTRIBUTES = {
@@ -29,120 +27,152 @@ KNOWN_ATTRIBUTES = {
     "softcap",
     "softmax_precision",
 }
+OPEN = -1  # a side of the window
 AT_LEAST_F32 = (1, 11)  # softmax_precision: TensorProto's numbers of float and double
 
 
-def to_sdpa(vector: Vector) -> tuple[Draft, Tensors]:
-    """The call over all keys, past ones included, and ONNX's answers under our names."""
-    check_known(vector)
-    inputs = all_keys(vector) | conditions(vector)
-    config = options(vector)
-    if past_length(vector):
-        config["q_offset"] = past_length(vector)
-    if "nonpad_kv_seqlen" in vector.inputs:
-        inputs["kv_lengths"] = vector.inputs["nonpad_kv_seqlen"]
+def translate_attention(call: Call) -> tuple[Question, ...]:
+    """sdpa over all keys, past ones included; and a cache that holds them, where it is wanted as well."""
+    check(call)
+    wants_cache = {"present_key", "present_value"} & set(call.wanted)
+    return (to_sdpa(call), to_present(call)) if wants_cache else (to_sdpa(call),)
+
+
+def to_sdpa(call: Call) -> Question:
+    """The call over all keys."""
+    inputs = all_keys(call) | conditions(call)
+    config = options(call)
+    if past_length(call):
+        config["q_offset"] = past_length(call)
+    if "nonpad_kv_seqlen" in call.inputs:
+        inputs["kv_lengths"] = call.inputs["nonpad_kv_seqlen"]
         inputs["q_offset"] = inputs["kv_lengths"] - inputs["q"].shape[2]
-    answers = {"output": unpack(vector, "Y", "q_num_heads")}
-    note = describe(vector, config, inputs)
-    if "qk_matmul_output" in vector.outputs:
-        mode = vector.attributes.get("qk_matmul_output_mode", 0)
-        answers[MODES[mode]] = vector.outputs["qk_matmul_output"]
-        note += f", and qk_matmul_output in mode {mode}"
-    draft = Draft(
-        id=f"onnx/attention/{vector.name}",
-        op="sdpa",
-        inputs=inputs,
-        config=config,
-        want=tuple(answers),
-        flags=flags_of(config, inputs),
-        note=note,
-        dtypes=("f32",),
-    )
-    return draft, answers
+    outputs = {"Y": Output("output", head_layout(call, "Q", "q_num_heads"))}
+    if "qk_matmul_output" in call.wanted:
+        ours = MODES[call.attributes.get("qk_matmul_output_mode", 0)]
+        layout = hidden_by(config, inputs) if ours == "biased" else AS_IT_IS
+        outputs["qk_matmul_output"] = Output(ours, layout)
+    return Question("sdpa", laid_out(inputs), outputs, config)
 
 
-def to_cache(vector: Vector) -> tuple[Draft, Tensors]:
-    """The same call on a cache that holds the past: append it, append what is new, attend, read what is present."""
-    check_known(vector)
-    past, q = past_length(vector), unpack(vector, "Q", "q_num_heads")
-    k, v = (unpack(vector, name, "kv_num_heads") for name in "KV")
-    B, Hkv, new, D = k.shape
-    script = Script(vector.name, B, q.shape[1], Hkv, D, v.shape[3], capacity=past + new)
-    script.append(past, k=vector.inputs["past_key"], v=vector.inputs["past_value"]).append(new, k=k, v=v)
-    asked: dict[str, Any] = options(vector) | conditions(vector)
-    script.attend(q.shape[2], q=q, lse=False, q_offset=past, **asked).read()
-    config, inputs = options(vector) | {"q_offset": past}, all_keys(vector) | conditions(vector)
-    draft = script.draft(
-        f"{describe(vector, config, inputs)}; on a cache that holds the past and is read afterwards",
-        *dict.fromkeys([*flags_of(config, inputs), "StaleReset"]),
-    )
-    answers = {
-        "out0": unpack(vector, "Y", "q_num_heads"),
-        "read0.k": vector.outputs["present_key"],
-        "read0.v": vector.outputs["present_value"],
+def to_present(call: Call) -> Question:
+    """What the cache holds after the call: the past is appended, then what is new, and all is read."""
+    k, v = (unpack(call, name, "kv_num_heads") for name in "KV")
+    inputs, steps = {"k": k, "v": v}, [{"do": "append", "k": "k", "v": "v"}]
+    if "past_key" in call.inputs:
+        inputs |= {"past_k": call.inputs["past_key"], "past_v": call.inputs["past_value"]}
+        steps.insert(0, {"do": "append", "k": "past_k", "v": "past_v"})
+    B, Hkv, _, D = k.shape
+    config = {
+        "kind": "contiguous",
+        "batch": B,
+        "num_kv_heads": Hkv,
+        "head_dim": D,
+        "value_dim": v.shape[3],
+        "steps": [*steps, {"do": "read", "out": "present"}],
     }
-    answers |= {f"again.{name}": x for name, x in answers.items()}  # the replay after a reset
-    return replace(draft, id=f"onnx/cache/{vector.name}", dtypes=("f32",)), answers
+    outputs = {"present_key": Output("present.k"), "present_value": Output("present.v")}
+    wanted = {name: outputs[name] for name in outputs if name in call.wanted}
+    return Question("kv_cache", laid_out(inputs), wanted, config)
 
 
-def past_length(vector: Vector) -> int:
+def hidden_by(config: dict[str, Any], inputs: Tensors) -> Layout:
+    """ONNX's scores after the bias have every condition in them; ours stand before the mask."""
+
+    def hide(biased: np.ndarray) -> np.ndarray:
+        hidden = biased.copy()
+        for b, h, i in np.ndindex(*biased.shape[:3]):
+            hidden[b, h, i][~visible_keys(config, inputs, b, h, i, biased.shape)] = -np.inf
+        return hidden
+
+    return Layout(to_theirs=hide)
+
+
+def past_length(call: Call) -> int:
     """P, how many positions the internal cache holds before the call; 0 without one."""
-    return int(vector.inputs["past_key"].shape[2]) if "past_key" in vector.inputs else 0
+    return int(call.inputs["past_key"].shape[2]) if "past_key" in call.inputs else 0
 
 
-def all_keys(vector: Vector) -> Tensors:
+def all_keys(call: Call) -> Tensors:
     """q (B, Hq, Tq, D), and k and v over past and new positions: (B, Hkv, Tk, D) and (B, Hkv, Tk, Dv)."""
-    q = unpack(vector, "Q", "q_num_heads")
-    k, v = (unpack(vector, name, "kv_num_heads") for name in "KV")
-    if past_length(vector):
-        k = np.concatenate([vector.inputs["past_key"], k], axis=2)
-        v = np.concatenate([vector.inputs["past_value"], v], axis=2)
+    q = unpack(call, "Q", "q_num_heads")
+    k, v = (unpack(call, name, "kv_num_heads") for name in "KV")
+    if past_length(call):
+        k = np.concatenate([call.inputs["past_key"], k], axis=2)
+        v = np.concatenate([call.inputs["past_value"], v], axis=2)
     return {"q": q, "k": k, "v": v}
 
 
-def unpack(vector: Vector, name: str, heads: str) -> np.ndarray:
-    """A tensor as (B, H, T, n): rank 3 is (B, T, H·n), with the heads side by side."""
-    x = vector.inputs[name] if name in vector.inputs else vector.outputs[name]
-    if x.ndim == 4:
-        return x
-    B, T, _ = x.shape
-    return np.ascontiguousarray(x.reshape(B, T, vector.attributes[heads], -1).swapaxes(1, 2))
+def unpack(call: Call, name: str, heads: str) -> np.ndarray:
+    """An input as (B, H, T, n)."""
+    return head_layout(call, name, heads).to_ours(call.inputs[name])
 
 
-def options(vector: Vector) -> dict[str, Any]:
+def head_layout(call: Call, name: str, heads: str) -> Layout:
+    """Rank 4 is as it is; rank 3 is (B, T, H·n), with the heads side by side."""
+    x = call.inputs[name]
+    return AS_IT_IS if x.ndim == 4 else packed_heads(call.operator, call.attributes.get(heads), x.shape[-1])
+
+
+def options(call: Call) -> dict[str, Any]:
     """The attributes that are sdpa's config. -1 opens a side of the window, softcap 0 is none."""
-    given = vector.attributes
+    given = call.attributes
     config: dict[str, Any] = {}
     if "scale" in given:
         config["scale"] = given["scale"]
-    if given.get("softcap", 0) > 0:
+    if given.get("softcap", 0) != 0:
         config["softcap"] = given["softcap"]
-    if given.get("is_causal", 0) == 1:
+    if given.get("is_causal", 0):
         config["causal"] = True
     sides = [given.get(f"{side}_window_size", -1) for side in ("left", "right")]
-    if max(sides) >= 0:
-        config["window"] = [None if side < 0 else side for side in sides]
+    if sides != [OPEN, OPEN]:
+        config["window"] = [None if side == OPEN else side for side in sides]
     return config
 
 
-def conditions(vector: Vector) -> Tensors:
+def conditions(call: Call) -> Tensors:
     """attn_mask as our mask or our bias, by its type. Keys that it is too short for are hidden."""
-    table = vector.inputs.get("attn_mask")
+    table = call.inputs.get("attn_mask")
     if table is None:
         return {}
-    Tk = past_length(vector) + vector.inputs["K"].shape[-2]
+    Tk = past_length(call) + call.inputs["K"].shape[-2]
     missing = [(0, 0)] * (table.ndim - 1) + [(0, Tk - table.shape[-1])]
     if table.dtype == bool:
         return {"mask": np.pad(table, missing)}
     return {"bias": np.pad(table, missing, constant_values=-np.inf)}
 
 
-def check_known(vector: Vector) -> None:
-    """Raises VectorError when the vector says something that is not translated."""
-    strange = set(vector.inputs) - KNOWN_INPUTS | set(vector.outputs) - KNOWN_OUTPUTS
-    strange |= set(vector.attributes) - KNOWN_ATTRIBUTES
-    if strange:
-        raise VectorError(f"{vector.name}: not translated: {', '.join(sorted(strange))}")
-    precision = vector.attributes.get("softmax_precision", 1)
+def check(call: Call) -> None:
+    """Raises TranslationError when the call says something that is not translated."""
+    call.check_known(KNOWN_INPUTS, KNOWN_OUTPUTS, KNOWN_ATTRIBUTES)
+    precision = call.attributes.get("softmax_precision", 1)
     if precision not in AT_LEAST_F32:
-        raise VectorError(f"{vector.name}: softmax_precision: expected float or double, got {precision}")
+        raise TranslationError(
+            f"{call.operator}: softmax_precision: expected float or double, got {precision}"
+        )
+    rank = 3 if call.inputs["Q"].ndim == 3 else 4
+    ranks = {"Q": rank, "K": rank, "V": rank, "past_key": 4, "past_value": 4, "nonpad_kv_seqlen": 1}
+    for name, x in call.inputs.items():
+        if x.ndim != ranks.get(name, x.ndim):
+            raise TranslationError(f"{call.operator}: {name}: expected rank {ranks[name]}, got {x.ndim}")
+    if ("past_key" in call.inputs) != ("past_value" in call.inputs):
+        raise TranslationError(f"{call.operator}: expected past_key and past_value together")
+    if {"past_key", "nonpad_kv_seqlen"} <= set(call.inputs):
+        raise TranslationError(f"{call.operator}: expected past_key or nonpad_kv_seqlen, got both")
+    check_mask(call)
+
+
+def check_mask(call: Call) -> None:
+    """Raises TranslationError unless attn_mask is of a type that we have, and not longer than the keys."""
+    table = call.inputs.get("attn_mask")
+    if table is None:
+        return
+    if table.dtype not in (np.bool_, call.inputs["Q"].dtype):
+        raise TranslationError(
+            f"{call.operator}: attn_mask: expected bool or the type of Q, got {table.dtype}"
+        )
+    Tk = past_length(call) + call.inputs["K"].shape[-2]
+    if table.ndim == 0 or table.shape[-1] > Tk:
+        raise TranslationError(
+            f"{call.operator}: attn_mask: expected at most {Tk} keys, got the shape {table.shape}"
+        )

@@ -7,33 +7,54 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
+
+from ..tensors import Tensors
+from .calls import Call
 
 PACKAGE = "onnx"
 PINNED = "1.23.2"  # of which the counts hold (requirements/onnx.txt)
-Tensors = dict[str, np.ndarray]
+# What the package calls the module of an operator's cases, and what their names begin with.
+MODULES = {
+    "Attention": "attention",
+    "RotaryEmbedding": "rotaryembedding",
+    "TensorScatter": "tensorscatter",
+    "LinearAttention": "linear_attention",
+    "LayerNormalization": "layernormalization",
+    "RMSNormalization": "rmsnormalization",
+    "Gelu": "gelu",
+    "SwiGLU": "swiglu",
+    "Softmax": "softmax",
+}
+PREFIXES = {
+    "Attention": "attention",
+    "RotaryEmbedding": "rotary_embedding",
+    "TensorScatter": "tensorscatter",
+    "LinearAttention": "linear_attention",
+    "LayerNormalization": "layer_normalization",
+    "RMSNormalization": "rms_normalization",
+    "Gelu": "gelu",
+    "SwiGLU": "swiglu",
+    "Softmax": "softmax",
+}
+PLAIN = "plain"  # the case whose name is the prefix alone
+BF16_RTOL = 2.0**-6  # two steps of bfloat16: what ONNX's own runner allows such an output at least
 
 
 class VectorError(Exception):
-    """The package is missing, is another version, or says something that we do not understand."""
+    """The package is missing or another version, or its answers are not what they should be."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """One case. Inputs and outputs by the names that the operator's specification gives them."""
+    """One case: a call, and ONNX's outputs by the names of the operator's specification."""
 
     name: str
-    opset: int
-    attributes: dict[str, Any]
-    inputs: Tensors
+    call: Call
     outputs: Tensors
     rtol: float
     atol: float
-
-    @property
-    def half_type(self) -> str | None:
-        """The half type that it computes in, if it does."""
-        types = {str(x.dtype) for x in self.inputs.values()} & {"float16", "bfloat16"}
-        return min(types, default=None)
 
 
 def package_version() -> str:
@@ -50,32 +71,55 @@ def package_version() -> str:
 
 
 @cache
-def read_vectors(operator: str) -> tuple[Vector, ...]:
-    """Every case of an operator, without the twins whose operator is expanded into primitive ones.
+def read_cases(operator: str) -> tuple[Any, ...]:
+    """ONNX's test cases of an operator, without the twins whose operator is expanded into primitive ones.
 
     The package computes its cases when their modules are imported. Its own `collect_testcases` imports those of all
     operators, which takes ten seconds; this imports one.
     """
-    from onnx import helper
     from onnx.backend.test.case import node
 
     node._TargetOpType = operator  # type: ignore[assignment]  # names the only operator whose cases are kept
-    importlib.import_module(f"{node.__name__}.{operator.lower()}")
+    importlib.import_module(f"{node.__name__}.{MODULES[operator]}")
+    node._TargetOpType = None
     found = []
     for case in node._NodeTestCases:
-        (call, *more) = case.model.graph.node
-        if more or call.op_type != operator or case.name.endswith("_expanded"):
-            continue
+        calls = case.model.graph.node
+        if len(calls) == 1 and calls[0].op_type == operator and not case.name.endswith("_expanded"):
+            found.append(case)
+    return tuple(found)
+
+
+@cache
+def read_vectors(operator: str) -> tuple[Vector, ...]:
+    """The same cases as calls with answers."""
+    found = []
+    for case in read_cases(operator):
+        (node,) = case.model.graph.node
         ((inputs, outputs),) = case.data_sets
+        call = read_call(node, case.model.opset_import[0].version, inputs)
+        halves = any(x.dtype.name == "bfloat16" for x in outputs)
         found.append(
             Vector(
-                name=case.name.removeprefix(f"test_{operator.lower()}_"),
-                opset=case.model.opset_import[0].version,
-                attributes={a.name: helper.get_attribute_value(a) for a in call.attribute},
-                inputs=dict(zip(filter(None, call.input), inputs, strict=True)),
-                outputs=dict(zip(filter(None, call.output), outputs, strict=True)),
-                rtol=case.rtol,
+                name=case.name.removeprefix(f"test_{PREFIXES[operator]}").removeprefix("_") or PLAIN,
+                call=call,
+                outputs=dict(zip(call.wanted, map(np.asarray, outputs), strict=True)),
+                rtol=max(case.rtol, BF16_RTOL) if halves else case.rtol,
                 atol=case.atol,
             )
         )
     return tuple(found)
+
+
+def read_call(node: onnx.NodeProto, opset: int, inputs: Any) -> Call:
+    """A node and the tensors of those of its inputs that have a name."""
+    schema = onnx.defs.get_schema(node.op_type, opset)
+    given = [formal.name for formal, name in zip(schema.inputs, node.input, strict=False) if name]
+    wanted = [formal.name for formal, name in zip(schema.outputs, node.output, strict=False) if name]
+    return Call(
+        operator=node.op_type,
+        version=schema.since_version,
+        attributes={a.name: helper.get_attribute_value(a) for a in node.attribute},
+        inputs=dict(zip(given, map(np.asarray, inputs), strict=True)),
+        wanted=tuple(wanted),
+    )

@@ -8,66 +8,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper
+from engine import Engine, Tensors, Unsupported
 
-Tensors = dict[str, np.ndarray]
-OPSET = 25
+SLOTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 # Our outputs, and the qk_matmul_output_mode that asks for them.
 OUTPUTS = {"output": None, "scores": 0, "capped": 1, "biased": 2, "weights": 3}
 FEATURES = {
     *("causal", "window", "q_offset", "q_offset_tensor", "kv_lengths", "mask", "bias"),
     *("scale", "softcap", "gqa", "value_dim", "scores", "capped", "biased", "weights"),
 }
-TYPES = {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL, "int64": TensorProto.INT64}
 
 
-class Unsupported(Exception):
-    """What Attention has no words for."""
-
-
-def attend(config: Mapping[str, Any], tensors: Tensors, want: Sequence[str]) -> Tensors:
+def attend(engine: Engine, config: Mapping[str, Any], tensors: Tensors, want: Sequence[str]) -> Tensors:
     """The wanted outputs: a run for the output, and one for each intermediate."""
-    if "sinks" in tensors:
-        raise Unsupported("sinks")
+    for name in ("sinks", "dropout"):
+        if name in tensors or config.get(name) is not None:
+            raise Unsupported(name)
     found = {}
     for name in want:
         if name == "biased":  # ONNX's has the mask in it, ours stands before step 4
             plain = {key: config[key] for key in ("scale", "softcap") if config.get(key) is not None}
             rest = {key: x for key, x in tensors.items() if key in ("q", "k", "v", "bias")}
-            found[name] = run_node(plain, rest, OUTPUTS[name])
+            found[name] = run_attention(engine, plain, rest, OUTPUTS[name])
         else:
-            found[name] = run_node(config, tensors, OUTPUTS[name])
+            found[name] = run_attention(engine, config, tensors, OUTPUTS[name])
     return found
 
 
-def run_node(config: Mapping[str, Any], tensors: Tensors, mode: int | None) -> np.ndarray:
+def run_attention(
+    engine: Engine, config: Mapping[str, Any], tensors: Tensors, mode: int | None
+) -> np.ndarray:
     """One node, run: Y, or with a mode the fourth output."""
     inputs, attributes = to_onnx(config, tensors)
     if mode is not None:
         attributes["qk_matmul_output_mode"] = mode
-    slots = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
-    names = [name if name in inputs else "" for name in slots]
-    while not names[-1]:
-        names.pop()
     present = ["present_key", "present_value"] if "past_key" in inputs else ["", ""]
     outputs = ["Y"] if mode is None and "past_key" not in inputs else ["Y", *present]
     outputs += [] if mode is None else ["qk_matmul_output"]
-    graph = helper.make_graph(
-        [helper.make_node("Attention", names, outputs, **attributes)],
-        "attention",
-        [helper.make_tensor_value_info(name, TYPES[str(x.dtype)], x.shape) for name, x in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=11)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    result: np.ndarray = session.run([outputs[0] if mode is None else outputs[-1]], inputs)[0]
-    return result
+    found = engine.run_node("Attention", engine.attention, SLOTS, inputs, outputs, attributes)
+    return found[0] if mode is None else found[-1]
 
 
 def to_onnx(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
@@ -102,7 +81,7 @@ def to_onnx(config: Mapping[str, Any], tensors: Tensors) -> tuple[Tensors, dict[
     table = join(mask, tensors.get("bias"), Tk)
     if table is not None:
         inputs["attn_mask"] = table
-    return {name: np.ascontiguousarray(x) for name, x in inputs.items()}, attributes
+    return inputs, attributes
 
 
 def positions(
@@ -136,7 +115,7 @@ def join(mask: np.ndarray | None, bias: np.ndarray | None, Tk: int) -> np.ndarra
     elif mask is None:
         table = bias
     else:
-        table = np.where(mask, bias, np.float32(-np.inf))
+        table = np.where(mask, bias, bias.dtype.type(-np.inf))
     if table is None:
         return None
     return np.broadcast_to(table, (*table.shape[:-1], Tk)) if table.ndim else np.broadcast_to(table, (Tk,))
