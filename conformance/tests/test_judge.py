@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from conformance import fixtures
-from conformance.case import Case, Tensors, write_tensors
+from conformance.case import Case
 from conformance.judge import first_different_step, judge_answer, judge_tensors
 from conformance.oracle import answer
+from conformance.tensors import Tensors, write_tensors
 
 SDPA = fixtures.load_suite("sdpa")
 CACHE = fixtures.load_suite("kv_cache")
+CAST = fixtures.load_suite("cast")
 
 
 def find(suite: fixtures.LoadedSuite, name: str) -> tuple[Case, Tensors, Tensors | None]:
@@ -88,6 +90,15 @@ def test_reads_of_a_cache_are_exact() -> None:
     assert (
         judge_tensors(case, "f32", inputs, expected or {}, got | {"read0.lengths": lengths}).outcome == "fail"
     )
+
+
+def test_what_is_exact_has_the_sign_of_its_zeros() -> None:
+    case, inputs, expected = find(CAST, "cast/to-f32/special")
+    got = honest(expected)
+    assert judge_tensors(case, "f32", inputs, expected or {}, got).outcome == "pass"
+    got["output"][1] = 0.0
+    verdict = judge_tensors(case, "f32", inputs, expected or {}, got)
+    assert verdict.message.startswith("output[1]: zero of the wrong sign: expected -0, got 0")
 
 
 def test_status_and_codes(tmp_path: Path) -> None:

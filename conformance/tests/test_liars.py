@@ -32,7 +32,7 @@ OTHERS = 5  # every so many cases are asked whatever their flags
 class Liar:
     """A script, the op that it lies about, the case that must show it and how, and the flag that names the lie.
 
-    message: part of what the result says.
+    message: part of what the result says. dtype, variant: what it is asked.
     """
 
     script: str
@@ -41,9 +41,11 @@ class Liar:
     flag: str
     outcome: Outcome = "fail"
     message: str = ""
+    dtype: str = "f32"
+    variant: str = "naive"
 
     def __str__(self) -> str:
-        return self.script.replace(" ", "-")
+        return f"{self.op}-{self.script}".replace(" ", "-")
 
 
 LIARS = [
@@ -65,6 +67,70 @@ LIARS = [
     Liar("lse_log2", "softmax", "softmax/by-hand/one-third", "LseNatural", message="lse"),
     Liar("maximum_from_zero", "softmax", "softmax/large/negative", "Overflow"),
     Liar("merged_wrong", "mha", "mha/by-hand/merge", "HeadReshape"),
+    Liar("cast_by_f32", "cast", "cast/to-bf16/double-rounding", "HalfRounding", dtype="f64"),
+    Liar("cast_truncates", "cast", "cast/to-bf16/ties", "HalfRounding"),
+    Liar("half_inside", "sdpa", "sdpa/half/gqa", "HalfInside", dtype="bf16"),
+    Liar("dropout_words key", "dropout", "dropout/seed/4294967296", "DropoutMask"),
+    Liar("dropout_words counter", "dropout", "dropout/offset/17179869184", "DropoutMask"),
+    Liar("dropout_words order", "dropout", "dropout/by-hand/half", "DropoutMask"),
+    Liar("dropout_unscaled", "dropout", "dropout/by-hand/half", "DropoutScale"),
+    Liar("dropout_renormalises", "sdpa", "dropout/sdpa/by-hand/half", "DropoutScale"),
+    Liar("rope_pairs other", "rope", "positions/rope/by-hand/half-split", "RopePairing"),
+    Liar("rope_pairs mixed", "rope", "positions/rope/by-hand/half-split", "RopePairing"),
+    Liar("keys_turned_twice", "mha", "mha/by-hand/rope", "RopePosition"),
+    Liar("rope_from_zero", "rope", "positions/rope/offset/1", "RopePosition"),
+    Liar("rope_angles_f32", "rope", "positions/rope/positions/far", "AnglePrecision"),
+    Liar("rope_partial", "rope", "positions/rope/partial/8-4", "RopePartial"),
+    Liar("rope_scaling ignored", "rope", "positions/rope/linear/by-hand", "RopeScaling"),
+    Liar("rope_scaling factor", "rope", "positions/rope/yarn/attention-factor", "RopeScaling"),
+    Liar("alibi_geometric", "alibi", "positions/alibi/by-hand/three", "AlibiSlopes"),
+    Liar("buckets_reversed", "relative_bias", "positions/relative_bias/by-hand/both", "RelativeBuckets"),
+    Liar("merge_base_2", "merge", "flash/merge/by-hand/quarter", "LseNatural"),
+    Liar("merge_reads_empty", "merge", "flash/merge/empty/first", "EmptyState", message="NaN"),
+    Liar("flash_first_tile", "sdpa", "flash/hidden/first", "HiddenTile", message="NaN", variant="flash"),
+    Liar("flash_last_tile", "sdpa", "flash/block-k/2", "VectorTail", variant="flash"),
+    Liar("sequence_leak", "varlen", "varlen/by-hand/two", "SequenceLeak"),
+    Liar("scaled_is_dot", "scoring", "scoring/by-hand/scaled", "ScoreForm"),
+    Liar("packed_in_blocks", "mha", "mha/by-hand/heads", "PackedLayout"),
+    Liar("head_mask inverted", "mha", "mha/by-hand/head-mask", "HeadMask"),
+    Liar("head_mask multiplied", "mha", "mha/head-mask/poison", "HeadMask", message="NaN"),
+    Liar("qk_norm_shared", "mha", "mha/qk-norm/both", "QkNorm"),
+    Liar("polarity_of_layer", "mha", "mha/by-hand/polarity", "MaskPolarity"),
+    Liar("norm_statistics one_pass", "layer_norm", "norms/layer_norm/large-mean/by-hand", "OnePassVariance"),
+    Liar("norm_statistics unbiased", "layer_norm", "norms/layer_norm/by-hand/population", "VarianceDivisor"),
+    Liar("norm_statistics outside", "layer_norm", "norms/layer_norm/by-hand/eps", "VarianceDivisor"),
+    Liar("rms_norm_half", "rms_norm", "norms/rms_norm/half/large", "HalfInside", dtype="f16"),
+    Liar("gelu_by_tanh", "gelu", "norms/gelu/by-hand/exact", "GeluForm"),
+    Liar("gelu_by_tanh", "block", "block/block/gelu/layer/pre", "GeluForm"),
+    Liar("gelu_by_tanh", "transformer", "block/transformer/bert/2", "GeluForm"),
+    Liar("gate_swapped", "swiglu", "norms/swiglu/by-hand/gate", "GateOrder"),
+    Liar("gate_swapped", "transformer", "block/transformer/llama/3", "GateOrder"),
+    Liar("linear_sums state", "linear_attention", "linear/attention/by-hand/state", "StateCarried"),
+    Liar("linear_sums whole", "linear_attention", "linear/attention/by-hand/causal", "LinearNormaliser"),
+    Liar("linear_sums relu", "linear_attention", "linear/attention/by-hand/negative", "FeatureMap"),
+    Liar(
+        "linear_sums chunk",
+        "linear_attention",
+        "linear/attention/chunk/2-5",
+        "ChunkEdge",
+        variant="chunked",
+    ),
+    Liar("decay_late", "gated_linear", "linear/gated/by-hand/gated-delta", "DecayOrder"),
+    Liar("sparse_keys column", "sparse", "sparse/by-hand/strided", "SparsePattern"),
+    Liar("sparse_keys all", "sparse", "sparse/by-hand/fixed", "SparsePattern", message="visited"),
+    Liar("sparse_keys replacement", "sparse", "sparse/seed/0", "RandomBlocks"),
+    Liar("latent_attention absorbed", "mla", "mla/by-hand/scale", "AbsorbedScale", variant="absorbed"),
+    Liar("latent_attention plain", "mla", "mla/by-hand/turned", "SharedRopeKey"),
+    Liar("residual_normed", "block", "block/block/by-hand/pre", "ResidualOrder"),
+    Liar("residual_normed", "transformer", "block/transformer/gpt/2", "ResidualOrder"),
+    Liar("cache_slots rows", "cache_write", "cache_write/by-hand/rows", "CircularWrite"),
+    Liar(
+        "cache_slots last",
+        "cache_write",
+        "cache_write/error/negative",
+        "NegativeIndex",
+        message="expected the error invalid_config, got a",
+    ),
     Liar("top_left", "kv_cache", "kv_cache/by-hand/second-chunk", "ChunkedPrefill"),
     Liar("stale_cache", "kv_cache", "kv_cache/by-hand/stale-reset", "StaleReset"),
     Liar(
@@ -105,7 +171,7 @@ def suites_of(op: str) -> list[LoadedSuite]:
     return load_suites([op])
 
 
-def choose(op: str, flag: str) -> list[LoadedSuite]:
+def choose(op: str, flag: str, dtype: str = "f32") -> list[LoadedSuite]:
     """The cases that carry the flag, and some others for contrast: a liar need not be asked everything."""
     return [
         replace(
@@ -113,7 +179,9 @@ def choose(op: str, flag: str) -> list[LoadedSuite]:
             suite=msgspec.structs.replace(
                 loaded.suite,
                 cases=[
-                    case for n, case in enumerate(loaded.suite.cases) if flag in case.flags or n % OTHERS == 0
+                    case
+                    for n, case in enumerate(loaded.suite.cases)
+                    if dtype in case.files and (flag in case.flags or n % OTHERS == 0)
                 ],
             ),
         )
@@ -125,20 +193,20 @@ def cases_of(suites: list[LoadedSuite]) -> dict[str, Case]:
     return {case.id: case for suite in suites for case in suite.suite.cases}
 
 
-def ask(script: str, suites: list[LoadedSuite]) -> list[Result]:
-    """All cases of the suites, in f32."""
+def ask(script: str, suites: list[LoadedSuite], dtype: str = "f32", variant: str = "naive") -> list[Result]:
+    """All cases of the suites, in one type, of one variant."""
     name, *arguments = script.split()
     command = [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
     port = Port(name=name, language="Python", kind="port", command=command)
     with Session(port, timeouts=TIMEOUTS, max_restarts=MAX_RESTARTS) as session:
-        return run_port(session, suites, Narrowing(dtypes=["f32"]))
+        return run_port(session, suites, Narrowing(dtypes=[dtype], variants=[variant]))
 
 
 @pytest.mark.parametrize("liar", LIARS, ids=str)
 def test_a_liar_is_caught_in_the_case_that_names_its_lie(liar: Liar) -> None:
-    suites = choose(liar.op, liar.flag)
+    suites = choose(liar.op, liar.flag, liar.dtype)
     cases = cases_of(suites)
-    results = {result.case: result for result in ask(liar.script, suites)}
+    results = {r.case: r for r in ask(liar.script, suites, liar.dtype, liar.variant)}
     assert list(results) == list(cases), "a fault may cost a case, but never its result"
     bad = {case for case, result in results.items() if result.judgement.outcome in BAD}
     judgement = results[liar.case].judgement
@@ -148,11 +216,11 @@ def test_a_liar_is_caught_in_the_case_that_names_its_lie(liar: Liar) -> None:
     assert len(bad) < len(results), "a liar is honest in something"
 
 
-@pytest.mark.parametrize("op", ["softmax", "sdpa", "mha", "kv_cache"])
+@pytest.mark.parametrize("op", sorted({liar.op for liar in LIARS}))
 def test_the_honest_control_passes_everything(op: str) -> None:
     results = ask("honest", suites_of(op))
     assert [r for r in results if r.judgement.outcome != "pass"] == []
-    assert len(results) == len(cases_of(suites_of(op)))
+    assert len(results) == sum("f32" in case.files for case in cases_of(suites_of(op)).values())
 
 
 def test_every_liar_is_tried() -> None:

@@ -35,7 +35,7 @@ def test_every_relation_finds_cases_enough() -> None:
 
 def test_the_honest_pass() -> None:
     assert failed("honest") == set()
-    assert len({r.case for r in relations_of("honest")}) == len(relations_of("honest"))
+    assert len({(r.case, r.variant) for r in relations_of("honest")}) == len(relations_of("honest"))
 
 
 @pytest.mark.parametrize(

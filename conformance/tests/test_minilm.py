@@ -13,7 +13,7 @@ import pytest
 from fakes import fake_port
 from rich.console import Console
 
-from conformance.case import Dtype, read_suite, read_tensors, write_tensors
+from conformance.case import read_suite
 from conformance.judge import judge_answer
 from conformance.minilm import golden, sentences, similarity, suite
 from conformance.minilm.attention import AttentionFault, PortAttention
@@ -26,6 +26,7 @@ from conformance.minilm.table import similarity_table
 from conformance.outcome import Judgement
 from conformance.page_minilm import read_minilm, view_minilm
 from conformance.session import Session, Timeouts
+from conformance.tensors import Dtype, read_tensors, write_tensors
 
 Edit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (scores, mask) -> logits
 HEADS, HEAD_SIZE = 12, 32

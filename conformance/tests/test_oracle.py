@@ -106,4 +106,4 @@ def test_closed_forms() -> None:
 
 def test_unknown_op() -> None:
     with pytest.raises(ValueError, match="op: expected"):
-        answer("rope", {}, {})
+        answer("attend", {}, {})

@@ -7,7 +7,7 @@ from textwrap import dedent
 import numpy as np
 from fakes import fake_port
 
-from conformance.case import Case, Files, Suite, write_tensors
+from conformance.case import Case, Files, Suite
 from conformance.fixtures import LoadedSuite
 from conformance.outcome import Result
 from conformance.ports import Port
@@ -15,6 +15,7 @@ from conformance.protocol import check_protocol
 from conformance.questions import NO_VARIANT, Narrowing, list_questions
 from conformance.run import run_port
 from conformance.session import OpClaim, Session, StartAnswer, Timeouts
+from conformance.tensors import write_tensors
 
 QUICK = Timeouts(start=20, run=2, stop=2)
 X = np.array([[0.0, 1.0], [2.0, 2.0]])

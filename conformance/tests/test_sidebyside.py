@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from conformance.errors import UsageError
-from conformance.sidebyside import LANGUAGES, STEPS, check, choose_languages, choose_ops, columns, cut
+from conformance.sidebyside import LANGUAGES, check, choose_languages, choose_ops, columns, cut
 from conformance.sidebyside_text import main
+from conformance.steps import GROUPS, STEPS
 
 NAMES = ("first", "second step", "third")
 
@@ -129,7 +130,7 @@ def test_doc_comments_and_numbers_are_no_steps() -> None:
 def test_a_missing_file_is_one_problem(tmp_path: Path) -> None:
     problems = check(["sdpa"], choose_languages("julia"), tmp_path)
     assert [str(p) for p in problems] == [
-        "julia/src/sdpa.jl:1: the file is missing, and with it all 6 steps of sdpa"
+        "julia/src/sdpa.jl:1: the file is missing, and with it all 7 steps of sdpa"
     ]
 
 
@@ -179,3 +180,7 @@ def test_unknown_names_are_said_with_what_there_is() -> None:
 def test_every_language_has_every_step() -> None:
     assert [str(problem) for problem in check()] == []
     assert all(column.source and len(column.excerpts) == len(STEPS["sdpa"]) for column in columns("sdpa"))
+
+
+def test_every_module_is_in_one_group() -> None:
+    assert sorted(op for ops in GROUPS.values() for op in ops) == sorted(STEPS)

@@ -14,13 +14,14 @@ from .bench_file import read_bench
 from .case import Case, Suite, read_suite
 from .errors import UsageError
 from .fixtures import CACHE, FixtureError, load_suite
-from .page_code import op_pages
+from .page_code import group_pages, op_pages
 from .page_minilm import read_minilm, view_minilm
+from .page_onnx import view_onnx
 from .page_results import STEP_OF, CaseView, Results, view_results
 from .page_speed import view_speed
 from .report import read_report
 from .repository import ROOT
-from .sidebyside import STEPS
+from .steps import STEPS
 from .tally import shorten, show_ns, show_ratio, show_share
 
 TEMPLATES = Path(__file__).parent / "site"
@@ -91,18 +92,28 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
     its section empty; one that is broken or cut short raises UsageError before anything is drawn.
     """
     results = view_results(read_report(file), suites) if (file := site / "report.jsonl").exists() else None
+    peers = [read_report(file)] if (file := site / "peers.jsonl").exists() else []
+    onnx = view_onnx([*([results.report] if results else []), *peers])
     speed = view_speed(read_bench(file), suites) if (file := site / "bench.jsonl").exists() else None
     minilm = view_minilm(read_minilm(file)) if (file := site / "minilm.jsonl").exists() else None
     pages = op_pages()
+    groups = group_pages(pages)
     writer = Writer(site)
     writer.clear()
     writer.assets()
     for page in pages:
-        writer.page("op.html.j2", f"op/{page.op}.html", page=page, pages=pages)
+        writer.page("op.html.j2", f"op/{page.op}.html", page=page, groups=groups)
     if results is not None:
         _draw_results(writer, results)
     beside = [f"speed: {shorten(problem)}" for problem in (speed.bench.footer.problems if speed else [])]
-    values = {"results": results, "speed": speed, "minilm": minilm, "pages": pages, "beside": beside}
+    values = {
+        "results": results,
+        "speed": speed,
+        "minilm": minilm,
+        "onnx": onnx,
+        "groups": groups,
+        "beside": beside,
+    }
     writer.page("index.html.j2", "index.html", **values)
     return site / "index.html"
 

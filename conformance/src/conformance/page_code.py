@@ -12,7 +12,8 @@ from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.lexers.javascript import TypeScriptLexer  # type: ignore[import-untyped]
 
 from .repository import ROOT
-from .sidebyside import LANGUAGES, STEPS, Column, columns
+from .sidebyside import LANGUAGES, Column, columns
+from .steps import GROUPS, STEPS
 
 # The first that holds a token's type decides; each is a class of the style sheet. Few, so that code is calm.
 CLASSES: tuple[tuple[Any, str], ...] = (
@@ -93,6 +94,12 @@ class OpPage:
 def op_pages() -> list[OpPage]:
     """Every op with numbered steps, from the sources as they are now; nothing that is missing stops it."""
     return [op_page(op, columns(op, LANGUAGES, ROOT)) for op in STEPS]
+
+
+def group_pages(pages: list[OpPage]) -> list[tuple[str, list[OpPage]]]:
+    """The pages under the titles of their groups."""
+    by_name = {page.op: page for page in pages}
+    return [(title, [by_name[op] for op in ops if op in by_name]) for title, ops in GROUPS.items()]
 
 
 def op_page(op: str, texts: list[Column]) -> OpPage:

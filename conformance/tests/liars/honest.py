@@ -9,11 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import rosetta_attention
 from rosetta_port import Library, serve
+from rosetta_port.numpy_port import LIBRARY
 from rosetta_port.serve import Port
 
 Answer = dict[str, Any]
@@ -27,7 +29,7 @@ def module(name: str) -> ModuleType:
 def library(**replaced: Any) -> Library:
     """The reference with some of its functions replaced."""
     api: Any = SimpleNamespace(**{**vars(rosetta_attention), **replaced})
-    return Library(name="liar", language="Python", runtime="", api=api)
+    return replace(LIBRARY, name="liar", api=api)
 
 
 def lie_with(**replaced: Any) -> None:

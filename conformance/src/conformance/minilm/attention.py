@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from ..case import Tensors, read_tensors, write_tensors
 from ..outcome import Difference, Judgement, Outcome
 from ..session import PortFault, Session, StartAnswer
+from ..tensors import Tensors, read_tensors, write_tensors
 from .encoder import Encoder
 
 FEATURES = ("mask", "projection_bias")

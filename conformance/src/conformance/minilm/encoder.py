@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from safetensors.numpy import load_file
 
-from ..case import NUMPY_DTYPES, Dtype, Tensors
+from ..tensors import NUMPY_DTYPES, Dtype, Tensors
 from .erf import erf
 from .sentences import Tokens, model_folder
 
