@@ -43,11 +43,11 @@ function cache_dtype(steps::Vector, inputs::Tensors)
         step["do"] == "append" || continue
         k = tensor_of(inputs, optional(step, "k"))
         k === nothing && break
-        eltype(k) in keys(DTYPE_NAMES) && return eltype(k)
+        eltype(k) in values(FLOAT_TYPES) && return eltype(k)
         break
     end
     found = [eltype(inputs[name]) for name in sort!(collect(keys(inputs)))]
-    filter!(in(keys(DTYPE_NAMES)), found)
+    filter!(in(values(FLOAT_TYPES)), found)
     return isempty(found) ? Float32 : first(found)
 end
 
@@ -130,3 +130,10 @@ function named_tensor(inputs::Tensors, name)
     name isa String || invalid_request("expected the name of a tensor, got $(repr(name))")
     return required(inputs, name)
 end
+
+const CACHE_FEATURES = ["contiguous", "grow", "append", "append_lengths", "attend", "attend_lse"]
+
+push!(
+    OPS,
+    "kv_cache" => Op(prepare_cache, String[], [CACHE_FEATURES; "truncate"; "reset"; "read"; MASKED]),
+)

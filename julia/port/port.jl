@@ -10,6 +10,10 @@ using RosettaAttention
 include("json.jl")
 include("safetensors.jl")
 include("ops.jl")
+include("ops_attention.jl")
+include("ops_positions.jl")
+include("ops_linear.jl")
+include("ops_blocks.jl")
 include("cache.jl")
 include("bench.jl")
 
@@ -88,10 +92,12 @@ function answer_start(state::State, request::Dict)::Fields
     state.threads = min(threads, Sys.CPU_THREADS)
     state.started = true
     LinearAlgebra.BLAS.set_num_threads(state.threads)  # the projections of mha; all else is one thread
-    dtypes = sort!(collect(values(DTYPE_NAMES)))
+    dtypes = sort!(collect(keys(FLOAT_TYPES)))
     ops = Fields()
-    for (name, features) in OPS
-        push!(ops, pair(name, Fields(["variants" => VARIANTS, "dtypes" => dtypes, "features" => features])))
+    for (name, op) in OPS
+        claim = Fields(["variants" => op.variants, "dtypes" => dtypes, "features" => op.features])
+        isempty(op.complete) || push!(claim, pair("complete", op.complete))
+        push!(ops, pair(name, claim))
     end
     return [
         "status" => "ok",
@@ -143,7 +149,8 @@ end
 
 function load(request::Dict)
     op, config, want = required(request, "op"), optional(request, "config"), optional(request, "want")
-    check_claimed(op, optional(request, "variant"))
+    variant = optional(request, "variant")
+    check_claimed(op, variant)
     path = path_field(request, "inputs")
     inputs = try
         read_tensors(path)
@@ -151,7 +158,7 @@ function load(request::Dict)
         error isa Union{FileError,JSONError,SystemError,EOFError,ArgumentError} || rethrow()
         invalid_request("inputs: expected a readable safetensors file: $(sprint(showerror, error))")
     end
-    return prepare(op, config, inputs, want)
+    return prepare(op, config, inputs, want, variant)
 end
 
 function write_outputs(path::String, tensors)

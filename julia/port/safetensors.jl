@@ -12,14 +12,14 @@ end
 Base.showerror(io::IO, e::FileError) = print(io, "safetensors: ", e.message)
 
 """
-A tensor whose element type Julia has no type for, such as BF16. It can be named, not used.
+A tensor whose element type has no type here, such as F8_E5M2. It can be named, not used.
 """
 struct Unreadable
     dtype::String
 end
 
 const ELTYPES = Dict{String,DataType}(
-    "F64" => Float64, "F32" => Float32, "F16" => Float16,
+    "F64" => Float64, "F32" => Float32, "F16" => Float16, "BF16" => BFloat16,
     "I64" => Int64, "I32" => Int32, "I16" => Int16, "I8" => Int8,
     "U64" => UInt64, "U32" => UInt32, "U16" => UInt16, "U8" => UInt8, "BOOL" => Bool,
 )

@@ -1,5 +1,5 @@
 """
-Attention, multi-head attention and the KV cache in plain Julia: the readable rung of Rosetta Attention.
+The whole family of attention in plain Julia: the readable rung of Rosetta Attention.
 
 Arrays are feature-first. The bytes that a row-major language calls (B, H, T, D) are `(D, T, H, B)` here,
 without a copy; a mask that is right-aligned there is left-aligned here; weights of a projection are
@@ -18,18 +18,63 @@ module RosettaAttention
 
 import LinearAlgebra
 
-export AttentionError, KVCache, Mask, MhaSteps, MultiHeadAttention, Steps
-export attend, attend_steps, lengths, reset!, truncate!
-export mha_steps, sdpa, sdpa_steps, softmax, softmax_lse, visible
+export AttentionError, BFloat16, Block, Dropout, FeedForward, KVCache, Layer, Mask, MultiHeadAttention
+export MultiHeadLatentAttention, Norm, Rope, Transformer
+export DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, RopeScaling, YarnScaling
+export BigBird, Blocks, Dilated, Fixed, Global, Pattern, Strided, Window
+export alibi, alibi_slopes, alibi_steps, attend, attend_steps, cache_write, cast, dropout, dropout_steps
+export flash, gated_linear, gelu, layer_norm, layer_norm_steps, lengths, linear_attention, linear_chunked
+export linear_recurrent, merge_states, mha_steps, mla_absorbed, mla_steps, num_parameters, philox_words
+export relative_bias, relative_bias_steps, reset!, rms_norm, rope, rope_steps, scoring, scoring_steps, sdpa
+export sdpa_steps, sinusoidal, sinusoidal_steps, softmax, softmax_lse, sparse, sparse_mask, sparse_steps
+export split_kv, structured, structured_steps, swiglu, transformer_steps, truncate!, varlen, visible
 
 const VERSION_NUMBER = v"0.1.0"
 
 include("errors.jl")
+include("bfloat16.jl")
+include("cast.jl")
+include("heads.jl")
 include("checks.jl")
+include("checks_attention.jl")
+include("checks_cache.jl")
+include("checks_layers.jl")
+include("checks_linear.jl")
+include("checks_positions.jl")
+include("checks_sparse.jl")
+include("philox.jl")
+include("dropout.jl")
 include("softmax.jl")
 include("masks.jl")
 include("sdpa.jl")
+include("merge.jl")
+include("flash.jl")
+include("split_kv.jl")
+include("varlen.jl")
+include("scoring.jl")
+include("structured.jl")
+include("rope_scaling.jl")
+include("rope.jl")
+include("sinusoidal.jl")
+include("alibi.jl")
+include("relative_bias.jl")
+include("linear_attention.jl")
+include("linear_recurrent.jl")
+include("linear_chunked.jl")
+include("gated_linear.jl")
+include("sparse_patterns.jl")
+include("sparse.jl")
+include("layer_norm.jl")
+include("rms_norm.jl")
+include("gelu.jl")
+include("swiglu.jl")
 include("mha.jl")
+include("mla.jl")
+include("mla_absorbed.jl")
+include("feed_forward.jl")
+include("block.jl")
+include("transformer.jl")
 include("kv_cache.jl")
+include("cache_write.jl")
 
 end

@@ -13,7 +13,8 @@
     KVCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing)
 
 Keys `(D, length, Hkv, B)` and values `(Dv, length, Hkv, B)` of element type `T`; `KVCache(...)` is one of
-`Float32`. A call that throws leaves the cache as it was.
+`Float32`. A cache of a half type holds what it was given, and attends in `Float32`. A call that throws leaves
+the cache as it was.
 
 `capacity`: most positions a row may hold; `nothing` = grows by doubling.
 
@@ -126,9 +127,9 @@ function attend(cache::KVCache, q; mask = Mask(), bias = nothing, scale = nothin
 end
 
 """
-    attend_steps(cache, q; mask, bias, scale, softcap) -> Steps
+    attend_steps(cache, q; mask, bias, scale, softcap) -> (output, weights, lse, scores, capped, biased)
 
-[`attend`](@ref) with all its intermediates; same arguments and errors.
+[`attend`](@ref) with its intermediates, those of [`sdpa_steps`](@ref); same arguments and errors.
 """
 function attend_steps(cache::KVCache, q; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing)
     @nospecialize mask bias scale softcap
@@ -137,14 +138,16 @@ end
 
 function attend_held(cache::KVCache, q, mask, bias, scale, softcap)
     @nospecialize mask bias scale softcap
-    check_attend("attend", q, mask)
+    check_attend("attend", cache, q, mask, bias, scale, softcap)
 
     # 5. align: the last query stands on the last position of its row
     q_offset = mask.q_offset === nothing ? cache.lengths .- size(q, 2) : mask.q_offset  # (B,)
     held = Mask(mask.keep, mask.causal, mask.window, cache.lengths, q_offset)
 
     # 6. attend: over views of what is held
-    return attention(q, keys(cache), values(cache), held, bias, scale, softcap, nothing)
+    wide_q, k, v, bias = widened(q), widened(keys(cache)), widened(values(cache)), widened(bias)
+    steps = attention(wide_q, k, v, held, bias, scale, softcap, nothing, nothing)
+    return narrowed(steps, eltype(cache))
 end
 
 """

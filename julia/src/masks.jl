@@ -50,29 +50,51 @@ Throws `AttentionError`: shape_mismatch, dtype_mismatch, invalid_config.
 function visible(mask::Mask, kv_len::Integer, q_len::Integer, num_heads::Integer, batch::Integer)
     Tk, Tq, Hq, B = dims = Int.((kv_len, q_len, num_heads, batch))
     check_mask("visible", mask, dims)
-    causal = mask.causal::Bool
-    left, right = reach(mask.window)::Tuple{Int,Int}
-    ends = per_row(mask.kv_lengths, Tk, B)::Vector{Int}  # (B,)
-    offsets = per_row(mask.q_offset, 0, B)::Vector{Int}  # (B,)
-    table = fill(true, dims)  # (Tk, Tq, Hq, B)
+    rule = mask_rule(mask, Tk, B)
+    table = Array{Bool}(undef, dims)  # (Tk, Tq, Hq, B)
+    for b in 1:B, h in 1:Hq
+        table[:, :, h, b] = visible_tile(rule, 1:Tk, 1:Tq, h, b)  # (Tk, Tq)
+    end
+    return table
+end
 
-    for b in 1:B, h in 1:Hq, i in 1:Tq, j in 1:Tk
+# The conditions of a mask, with a number in place of each `nothing`.
+struct MaskRule
+    causal::Bool
+    left::Int
+    right::Int
+    ends::Vector{Int}  # (B,)
+    offsets::Vector{Int}  # (B,)
+    keep  # nothing, or four dimensions, each the table's or 1
+end
+
+function mask_rule(mask::Mask, kv_len::Int, batch::Int)
+    left, right = reach(mask.window)::Tuple{Int,Int}
+    ends = per_row(mask.kv_lengths, kv_len, batch)::Vector{Int}
+    offsets = clamp.(per_row(mask.q_offset, 0, batch)::Vector{Int}, -FARTHEST, FARTHEST)
+    return MaskRule(mask.causal, left, right, ends, offsets, four_dims(mask.keep))
+end
+
+# The table for some keys and queries of one head and row.
+function visible_tile(rule::MaskRule, keys::UnitRange{Int}, queries::UnitRange{Int}, h::Int, b::Int)
+    tile = fill(true, length(keys), length(queries))  # (keys, queries)
+    for (n, i) in enumerate(queries), (m, j) in enumerate(keys)
         # 1. positions: of this query and of this key, both counted from 0
-        p, t = i - 1 + offsets[b], j - 1
+        p, t = i - 1 + rule.offsets[b], j - 1
 
         # 2. causal: nothing after the query
-        shown = !causal || t <= p
+        shown = !rule.causal || t <= p
 
         # 3. window: nothing too far to the left or to the right
-        shown &= (p - t <= left) & (t - p <= right)
+        shown &= (p - t <= rule.left) & (t - p <= rule.right)
 
         # 4. lengths: nothing beyond the end of the row
-        table[j, i, h, b] = shown & (t < ends[b])
+        tile[m, n] = shown & (t < rule.ends[b])
     end
 
     # 5. keep: nothing that the caller excludes
-    keep_only!(table, mask.keep)
-    return table
+    keep_only!(tile, part(rule.keep, keys, queries, h, b))
+    return tile
 end
 
 # An open side reaches further than any position.
@@ -85,5 +107,15 @@ per_row(::Nothing, default::Int, batch::Int) = fill(default, batch)
 per_row(n::Integer, default::Int, batch::Int) = fill(Int(n), batch)
 per_row(n::AbstractVector, default::Int, batch::Int) = Vector{Int}(n)
 
-keep_only!(table, ::Nothing) = table
-keep_only!(table, keep) = table .&= keep
+keep_only!(tile, ::Nothing) = tile
+keep_only!(tile, keep) = tile .&= keep
+
+# An array that broadcasts to (Tk, Tq, Hq, B): with all its dimensions, and the part of it for one tile.
+four_dims(::Nothing) = nothing
+four_dims(x) = reshape(x, ntuple(d -> size(x, d), 4))
+
+part(::Nothing, keys, queries, h, b) = nothing
+part(x, keys, queries, h, b) =
+    view(x, pick(x, 1, keys), pick(x, 2, queries), pick(x, 3, h), pick(x, 4, b))
+pick(x, d::Int, range::UnitRange{Int}) = size(x, d) == 1 ? (1:1) : range
+pick(x, d::Int, n::Int) = size(x, d) == 1 ? 1 : n

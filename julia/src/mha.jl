@@ -3,21 +3,15 @@
 #     output = w_o' · concat_h(sdpa(w_q' X, w_k' C, w_v' C)_h),   C = context, X itself for self-attention
 #
 # Letters: B batch, Tq and Tk query and key lengths, C model width, Cc width of the context, Hq query heads,
-# Hkv key/value heads, D head size, Dv head size of the values, Cout width of the output.
+# Hkv key/value heads, G = Hq / Hkv, D head size, Dv head size of the values, Cout width of the output.
 #
-# Source: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.2; Ainslie et al., "GQA", 2023.
+# Sources: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.2; Ainslie et al., "GQA", 2023;
+# Henry et al., "Query-Key Normalization for Transformers", 2020; Michel et al., "Are Sixteen Heads Really
+# Better than One?", 2019 (pruning).
 
 """
-The output of one call of [`MultiHeadAttention`](@ref) with the weights and log-sum-exp of its attention.
-"""
-struct MhaSteps{T}
-    output::Array{T,3}  # (Cout, Tq, B)
-    weights::Array{T,4}  # (Tk, Tq, Hq, B)
-    lse::Array{T,3}  # (Tq, Hq, B)
-end
-
-"""
-    MultiHeadAttention(w_q, w_k, w_v, w_o; num_heads, num_kv_heads, b_q, b_k, b_v, b_o)
+    MultiHeadAttention(w_q, w_k, w_v, w_o; num_heads, num_kv_heads, b_q, b_k, b_v, b_o, q_norm, k_norm,
+        qk_norm_eps = 1e-6, rope)
 
 The weights of one layer. They are `(in, out)`, `y = w' * x .+ b`, the same bytes as `(out, in)` in a
 row-major language; heads are consecutive blocks of columns.
@@ -25,17 +19,23 @@ row-major language; heads are consecutive blocks of columns.
 - `w_q`: `(C, D·Hq)`; `w_k`: `(Cc, D·Hkv)`; `w_v`: `(Cc, Dv·Hkv)`; `w_o`: `(Dv·Hq, Cout)`
 - `num_kv_heads`: `nothing` = `num_heads`
 - `b_q`, `b_k`, `b_v`, `b_o`: one value a column, or `nothing`
+- `q_norm`, `k_norm`: `(D,)`, weights of an RMS norm of each head's queries and keys, or `nothing`;
+  `qk_norm_eps` is its eps
+- `rope`: a [`Rope`](@ref), which turns queries and keys at the same positions, or `nothing`
 
 The layer is called as a function:
 
-    layer(x, context = x; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing)
+    layer(x, context = x; mask = Mask(), bias, scale, softcap, dropout, positions, head_mask)
 
-is attention of `x` `(C, Tq, B)` over `context` `(Cc, Tk, B)`: an `Array` `(Cout, Tq, B)`. The keywords are
-those of [`sdpa`](@ref).
+is attention of `x` `(C, Tq, B)` over `context` `(Cc, Tk, B)`: an `Array` `(Cout, Tq, B)`. `mask`, `bias`,
+`scale`, `softcap`, `dropout` are those of [`sdpa`](@ref).
+
+- `positions`: `Int64`, `(T, B)`, for `rope`, which takes no other context than `x`
+- `head_mask`: `Bool`, `(Hq,)`; a head with false contributes 0
 
 Throws `AttentionError`, when called: shape_mismatch, dtype_mismatch, invalid_config.
 """
-struct MultiHeadAttention
+struct MultiHeadAttention <: Layer
     # Any value fits, so that a wrong one is named by the call. What the abstract fields cost is one dynamic
     # call a projection.
     w_q
@@ -48,10 +48,17 @@ struct MultiHeadAttention
     b_k
     b_v
     b_o
+    q_norm
+    k_norm
+    qk_norm_eps
+    rope
 
-    function MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, num_kv_heads, b_q, b_k, b_v, b_o)
+    function MultiHeadAttention(
+        w_q, w_k, w_v, w_o, num_heads, num_kv_heads, b_q, b_k, b_v, b_o, q_norm, k_norm, qk_norm_eps, rope
+    )
         @nospecialize
-        return new(w_q, w_k, w_v, w_o, num_heads, num_kv_heads, b_q, b_k, b_v, b_o)
+        biases = (b_q, b_k, b_v, b_o)
+        return new(w_q, w_k, w_v, w_o, num_heads, num_kv_heads, biases..., q_norm, k_norm, qk_norm_eps, rope)
     end
 end
 
@@ -65,24 +72,87 @@ function MultiHeadAttention(
     b_q = nothing,
     b_k = nothing,
     b_v = nothing,
-    b_o = nothing
+    b_o = nothing,
+    q_norm = nothing,
+    k_norm = nothing,
+    qk_norm_eps = 1e-6,
+    rope = nothing
 )
     @nospecialize
     kv_heads = num_kv_heads === nothing ? num_heads : num_kv_heads
-    return MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, kv_heads, b_q, b_k, b_v, b_o)
-end
-
-function (layer::MultiHeadAttention)(
-    x, context = x; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing
-)
-    @nospecialize mask bias scale softcap
-    return multi_head(layer, x, context, mask, bias, scale, softcap).output
+    weights, biases = (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o)
+    return MultiHeadAttention(weights..., num_heads, kv_heads, biases..., q_norm, k_norm, qk_norm_eps, rope)
 end
 
 """
-    mha_steps(layer, x, context = x; mask, bias, scale, softcap) -> MhaSteps
+    MultiHeadAttention(w_qkv, w_o; num_heads, num_kv_heads, packing = "blocks", b_qkv, b_o, ...)
 
-The call of a [`MultiHeadAttention`](@ref) with its intermediates; same arguments and errors.
+A layer whose first three projections are one: `w_qkv` `(C, D·(Hq + 2·Hkv))`, `b_qkv` one value a column, Dv =
+D.
+
+`packing`: "blocks", all of q, then k, then v; or "heads", for each KV head its G query heads, its key, its
+value.
+
+Throws `AttentionError`: shape_mismatch, dtype_mismatch, invalid_config.
+"""
+function MultiHeadAttention(
+    w_qkv, w_o; num_heads, num_kv_heads = nothing, packing = "blocks", b_qkv = nothing, options...
+)
+    @nospecialize
+    kv_heads = num_kv_heads === nothing ? num_heads : num_kv_heads
+    check_packed("mha", w_qkv, b_qkv, num_heads, kv_heads, packing)
+    Hq, Hkv = Int(num_heads), Int(kv_heads)
+    w = unpacked(w_qkv, Hq, Hkv, packing)
+    b_q, b_k, b_v = b_qkv === nothing ? (nothing, nothing, nothing) : unpacked(b_qkv, Hq, Hkv, packing)
+    parts = (num_heads = num_heads, num_kv_heads = kv_heads, b_q = b_q, b_k = b_k, b_v = b_v)
+    return MultiHeadAttention(w..., w_o; parts..., options...)
+end
+
+# The last dimension in blocks of one head each; which of them are q, k and v.
+function unpacked(x, Hq::Int, Hkv::Int, packing)
+    @nospecialize x
+    D = size(x, ndims(x)) ÷ (Hq + 2Hkv)
+    owners = packing == "blocks" ?
+        [fill(:q, Hq); fill(:k, Hkv); fill(:v, Hkv)] : repeat([fill(:q, Hq ÷ Hkv); :k; :v], Hkv)
+    columns(owner) = [(n - 1) * D + d for n in findall(==(owner), owners) for d in 1:D]
+    select(owner) = ndims(x) == 1 ? x[columns(owner)] : x[:, columns(owner)]
+    return select(:q), select(:k), select(:v)
+end
+
+"""
+    num_parameters(layer)
+
+How many numbers a [`MultiHeadAttention`](@ref) holds: the same with one head as with many of the same total
+width.
+"""
+function num_parameters(layer::MultiHeadAttention)
+    fields = (getfield(layer, name) for name in fieldnames(MultiHeadAttention))
+    return reduce(+, (length(x) for x in fields if x isa AbstractArray); init = 0)
+end
+
+function (layer::MultiHeadAttention)(
+    x,
+    context = x;
+    mask = Mask(),
+    bias = nothing,
+    scale = nothing,
+    softcap = nothing,
+    dropout = nothing,
+    positions = nothing,
+    head_mask = nothing
+)
+    @nospecialize mask bias scale softcap dropout positions head_mask
+    call = MhaCall(mask, bias, scale, softcap, dropout, positions, head_mask)
+    return checked_multi_head(layer, x, context, call).output
+end
+
+"""
+    mha_steps(layer, x, context = x; mask, bias, scale, softcap, dropout, positions, head_mask)
+        -> (output, weights, lse, mean_weights)
+
+The call of a [`MultiHeadAttention`](@ref) with the `weights` of its attention, `(Tk, Tq, Hq, B)`, before
+dropout and pruning, their `lse`, `(Tq, Hq, B)`, and their mean over the heads, `(Tk, Tq, B)`; same arguments
+and errors.
 """
 function mha_steps(
     layer::MultiHeadAttention,
@@ -91,15 +161,37 @@ function mha_steps(
     mask = Mask(),
     bias = nothing,
     scale = nothing,
-    softcap = nothing
+    softcap = nothing,
+    dropout = nothing,
+    positions = nothing,
+    head_mask = nothing
 )
-    @nospecialize mask bias scale softcap
-    return multi_head(layer, x, context, mask, bias, scale, softcap)
+    @nospecialize mask bias scale softcap dropout positions head_mask
+    call = MhaCall(mask, bias, scale, softcap, dropout, positions, head_mask)
+    return checked_multi_head(layer, x, context, call)
 end
 
-function multi_head(layer::MultiHeadAttention, x, context, mask, bias, scale, softcap)
-    @nospecialize mask bias scale softcap
-    check_mha("mha", x, context, layer)
+# The options of one call. One concrete type for all of them: nothing is compiled again for another
+# combination.
+Base.@kwdef struct MhaCall
+    mask = Mask()
+    bias = nothing
+    scale = nothing
+    softcap = nothing
+    dropout = nothing
+    positions = nothing
+    head_mask = nothing
+end
+
+function checked_multi_head(layer::MultiHeadAttention, x, context, call::MhaCall)
+    check_mha("mha", layer, x, context, call)
+    wide_x = widened(x)
+    wide_context = context === x ? wide_x : widened(context)
+    return narrowed(multi_head(widened(layer), wide_x, wide_context, call), eltype(x))
+end
+
+function multi_head(layer::MultiHeadAttention, x, context, call::MhaCall)
+    T = eltype(x)
 
     # 1. project: columns of x to queries, columns of the context to keys and values
     q = linear(layer.w_q, x, layer.b_q)  # (D·Hq, Tq, B)
@@ -111,32 +203,49 @@ function multi_head(layer::MultiHeadAttention, x, context, mask, bias, scale, so
     k = split_heads(k, layer.num_kv_heads)  # (D, Tk, Hkv, B)
     v = split_heads(v, layer.num_kv_heads)  # (Dv, Tk, Hkv, B)
 
-    # 3. attention: every head on its own
-    heads = attention(q, k, v, mask, bias, scale, softcap, nothing)  # output (Dv, Tq, Hq, B)
+    # 3. normalise: queries and keys of each head, so that no score grows without bound
+    q = norm_heads(q, layer.q_norm, layer.qk_norm_eps)::Array{T,4}  # (D, Tq, Hq, B)
+    k = norm_heads(k, layer.k_norm, layer.qk_norm_eps)::Array{T,4}  # (D, Tk, Hkv, B)
 
-    # 4. merge heads: heads before positions again, side by side
-    merged = merge_heads(heads.output)  # (Dv·Hq, Tq, B)
+    # 4. rotate: queries and keys by their positions
+    q = turn_heads(q, layer.rope, call.positions)::Array{T,4}  # (D, Tq, Hq, B)
+    k = turn_heads(k, layer.rope, call.positions)::Array{T,4}  # (D, Tk, Hkv, B)
 
-    # 5. output projection: mixes the heads
+    # 5. attention: every head on its own
+    bias = widened(call.bias)
+    heads = attention(q, k, v, call.mask, bias, call.scale, call.softcap, nothing, call.dropout)
+
+    # 6. prune: by selection, so that a head left out is 0 whatever it holds
+    kept = keep_heads(heads.output, call.head_mask)::Array{T,4}  # (Dv, Tq, Hq, B)
+
+    # 7. merge heads: heads before positions again, side by side
+    merged = merge_heads(kept)  # (Dv·Hq, Tq, B)
+
+    # 8. output projection: mixes the heads
     output = linear(layer.w_o, merged, layer.b_o)  # (Cout, Tq, B)
-    return MhaSteps(output, heads.weights, heads.lse)
+    mean_weights = head_mean(heads.weights)  # (Tk, Tq, B)
+    return (output = output, weights = heads.weights, lse = heads.lse, mean_weights = mean_weights)
 end
 
-# y = w' x + b: (in, T, B) to (out, T, B).
-function linear(w, x::AbstractArray{T,3}, b)::Array{T,3} where {T}
-    width, len, batch = size(x)
-    y = w' * reshape(x, width, len * batch)
-    return reshape(add_bias(y, b), size(w, 2), len, batch)
+norm_heads(x, ::Nothing, eps) = x
+norm_heads(x, weight, eps) = rms_normed(x, weight, eps)
+
+turn_heads(x, ::Nothing, positions) = x
+function turn_heads(x, options::Rope, positions)
+    at = rope_positions(options, positions, size(x, 2), size(x, 4))  # (T, B)
+    cosines, sines = rope_tables(eltype(x), options, rotary_dim(options, size(x, 1)), at)  # (R/2, T, B)
+    return rotated(x, cosines, sines, options.interleaved)
 end
 
-# (n·H, T, B) to (n, T, H, B).
-function split_heads(x::Array{T,3}, num_heads)::Array{T,4} where {T}
-    width, len, batch = size(x)
-    return permutedims(reshape(x, width ÷ Int(num_heads), Int(num_heads), len, batch), (1, 3, 2, 4))
+# (Tk, Tq, H, B) to (Tk, Tq, B).
+function head_mean(weights::Array{T,4}) where {T}
+    Tk, Tq, H, B = size(weights)
+    mean = zeros(T, Tk, Tq, B)
+    for b in 1:B, h in 1:H, i in 1:Tq, j in 1:Tk
+        mean[j, i, b] += weights[j, i, h, b]
+    end
+    return mean ./ H
 end
 
-# (n, T, H, B) to (n·H, T, B).
-function merge_heads(x::Array{T,4})::Array{T,3} where {T}
-    n, len, num_heads, batch = size(x)
-    return reshape(permutedims(x, (1, 3, 2, 4)), n * num_heads, len, batch)
-end
+keep_heads(x, ::Nothing) = x
+keep_heads(x, head_mask) = ifelse.(reshape(head_mask, 1, 1, :), x, zero(eltype(x)))

@@ -15,62 +15,77 @@
 # Attention, opset 25.
 
 """
-Every intermediate of one call of [`sdpa`](@ref). `scores`, `capped` and `biased` are before masking.
-"""
-struct Steps{T}
-    output::Array{T,4}  # (Dv, Tq, Hq, B)
-    weights::Array{T,4}  # (Tk, Tq, Hq, B)
-    lse::Array{T,3}  # (Tq, Hq, B)
-    scores::Array{T,4}  # (Tk, Tq, Hq, B)
-    capped::Array{T,4}  # (Tk, Tq, Hq, B)
-    biased::Array{T,4}  # (Tk, Tq, Hq, B)
-end
-
-"""
-    sdpa(q, k, v; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing, sinks = nothing)
+    sdpa(q, k, v; mask = Mask(), bias, scale, softcap, sinks, dropout)
 
 Attention of `q` `(D, Tq, Hq, B)` over `k` `(D, Tk, Hkv, B)` and `v` `(Dv, Tk, Hkv, B)`: an `Array` `(Dv, Tq,
 Hq, B)`.
 
 Query head h reads KV head `fld1(h, G)`. Tq, Tk and B may be 0. All arithmetic is in the element type of the
-inputs, which is that of the result. Views, permuted and strided arrays are taken as they are.
+inputs, which is that of the result; half types are computed in `Float32`, and the result is rounded once.
+Views, permuted and strided arrays are taken as they are.
 
 - `mask`: which key each query sees; see [`Mask`](@ref)
 - `bias`: added to the scores, broadcasts to `(Tk, Tq, Hq, B)`, aligned on the left; -Inf hides its slot
 - `scale`: `nothing` = 1/sqrt(D); an explicit 0 is 0
 - `softcap`: c > 0 bounds the scores to (-c, c) by c·tanh(s/c); `nothing` = off
 - `sinks`: `(Hq,)`, a logit per head that joins the denominator of the softmax and carries no value
+- `dropout`: of the weights; see [`Dropout`](@ref). Elements are numbered over `(Tk, Tq, Hq, B)`
 
 Throws `AttentionError`: shape_mismatch, dtype_mismatch, invalid_config.
 """
 function sdpa(
-    q, k, v; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing, sinks = nothing
+    q,
+    k,
+    v;
+    mask = Mask(),
+    bias = nothing,
+    scale = nothing,
+    softcap = nothing,
+    sinks = nothing,
+    dropout = nothing
 )
-    @nospecialize mask bias scale softcap sinks
-    return attention(q, k, v, mask, bias, scale, softcap, sinks).output
+    @nospecialize mask bias scale softcap sinks dropout
+    return checked_attention(q, k, v, mask, bias, scale, softcap, sinks, dropout).output
 end
 
 """
-    sdpa_steps(q, k, v; mask, bias, scale, softcap, sinks) -> Steps
+    sdpa_steps(q, k, v; mask, bias, scale, softcap, sinks, dropout)
+        -> (output, weights, lse, scores, capped, biased)
 
-[`sdpa`](@ref) with all its intermediates; same arguments and errors.
+[`sdpa`](@ref) with its intermediates; same arguments and errors. `scores`, `capped` and `biased` are before
+the mask, `weights` before the dropout: `(Tk, Tq, Hq, B)` all of them. `lse` is `(Tq, Hq, B)`.
 """
 function sdpa_steps(
-    q, k, v; mask = Mask(), bias = nothing, scale = nothing, softcap = nothing, sinks = nothing
+    q,
+    k,
+    v;
+    mask = Mask(),
+    bias = nothing,
+    scale = nothing,
+    softcap = nothing,
+    sinks = nothing,
+    dropout = nothing
 )
-    @nospecialize mask bias scale softcap sinks
-    return attention(q, k, v, mask, bias, scale, softcap, sinks)
+    @nospecialize mask bias scale softcap sinks dropout
+    return checked_attention(q, k, v, mask, bias, scale, softcap, sinks, dropout)
+end
+
+function checked_attention(q, k, v, mask, bias, scale, softcap, sinks, dropout)
+    @nospecialize mask bias scale softcap sinks dropout
+    check_sdpa("sdpa", q, k, v, mask, bias, scale, softcap, sinks, dropout)
+    wide_q, wide_k, wide_v = widened(q), widened(k), widened(v)
+    steps = attention(wide_q, wide_k, wide_v, mask, widened(bias), scale, softcap, widened(sinks), dropout)
+    return narrowed(steps, eltype(q))
 end
 
 # The options are not specialised on: each combination of them would be another compilation of the loops.
-function attention(q, k, v, mask, bias, scale, softcap, sinks)
-    @nospecialize mask bias scale softcap sinks
-    check_sdpa("sdpa", q, k, v, mask, bias, scale, softcap, sinks)
+function attention(q, k, v, mask, bias, scale, softcap, sinks, dropout)
+    @nospecialize mask bias scale softcap sinks dropout
     T = eltype(q)
     D, Tq, Hq, B = size(q)
     Dv, Tk, Hkv, _ = size(v)
     G = Hq ÷ max(Hkv, 1)
-    scale = (scale === nothing ? T(1 / sqrt(D)) : T(scale))::T
+    scale = scale_of(T, scale, D)
 
     # 1. scores: Kᵀ · (scale · Q); scale goes onto q first: a sum that fits when scaled must not overflow
     scores = Array{T}(undef, Tk, Tq, Hq, B)  # (Tk, Tq, Hq, B)
@@ -95,20 +110,26 @@ function attention(q, k, v, mask, bias, scale, softcap, sinks)
     logits = ifelse.(shown, biased, T(-Inf))
 
     # 5. softmax: over the keys; the sinks join the sum
-    weights, lse = softmax_lse(logits, per_head(sinks))  # (Tk, Tq, Hq, B), (Tq, Hq, B)
+    weights, lse = weights_and_lse(logits, per_head(sinks))  # (Tk, Tq, Hq, B), (Tq, Hq, B)
 
-    # 6. weighted sum: over the values of the visible keys
+    # 6. dropout: after the softmax; what is left is not normalised again, and a row of NaN stays one
+    dropped = drop_weights(weights, dropout)::Array{T,4}  # (Tk, Tq, Hq, B)
+
+    # 7. weighted sum: over the values of the visible keys
     output = zeros(T, Dv, Tq, Hq, B)  # (Dv, Tq, Hq, B)
     for b in 1:B, h in 1:Hq, i in 1:Tq, j in 1:Tk
         logits[j, i, h, b] == -Inf && continue
         g = fld1(h, G)
-        weight = weights[j, i, h, b]
+        weight = dropped[j, i, h, b]
         for d in 1:Dv
             output[d, i, h, b] += weight * v[d, j, g, b]
         end
     end
-    return Steps{T}(output, weights, lse, scores, capped, biased)
+    return (output = output, weights = weights, lse = lse, scores = scores, capped = capped, biased = biased)
 end
+
+scale_of(::Type{T}, ::Nothing, D::Int) where {T} = T(1 / sqrt(D))
+scale_of(::Type{T}, scale, ::Int) where {T} = T(scale)::T
 
 cap(scores, ::Nothing) = scores
 function cap(scores, softcap)
@@ -121,6 +142,9 @@ add_bias(x, bias) = x .+ bias
 
 hide_minus_infinity!(shown, ::Nothing) = shown
 hide_minus_infinity!(shown, bias) = shown .&= bias .!= -Inf
+
+drop_weights(weights, ::Nothing) = weights
+drop_weights(weights, dropout) = ifelse.(isnan.(weights), weights, drop(weights, dropout, 0).output)
 
 # (Hq,) as (1, Hq), which broadcasts to (Tq, Hq, B).
 per_head(::Nothing) = nothing

@@ -23,7 +23,7 @@ softmax(x) = softmax_lse(x)[1]
     softmax_lse(x, sink = nothing) -> (weights, lse)
 
 Softmax and log-sum-exp of the first dimension: `weights` is `(n, ...)` as `x`, `lse` is `(...)`, natural
-logarithm.
+logarithm. The lse of a half type is `Float32`.
 
 `sink`: an array that broadcasts to `(...)`, a logit that joins the sum of its row and has no slot of its own.
 
@@ -31,6 +31,11 @@ Throws `AttentionError`: shape_mismatch, dtype_mismatch.
 """
 function softmax_lse(x, sink = nothing)
     check_softmax(x, sink)
+    weights, lse = weights_and_lse(widened(x), widened(sink))
+    return narrowed(weights, eltype(x)), lse
+end
+
+function weights_and_lse(x, sink)
     weights = Array{eltype(x)}(undef, size(x))  # (n, ...)
     lse = Array{eltype(x)}(undef, Base.tail(size(x)))  # (...)
     set_sinks!(lse, sink)

@@ -53,3 +53,6 @@ function random_mask(rng, Tk, Tq, Hq, B)
         q_offset = rand(rng, Any[nothing, rand(rng, -3:6), Int64[rand(rng, -3:6) for _ in 1:B]]),
     )
 end
+
+# A good call of sdpa, to be spoilt by the tests of the codes.
+const Q, K, V = zeros(4, 3, 4, 2), zeros(4, 5, 2, 2), zeros(6, 5, 2, 2)

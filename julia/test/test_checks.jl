@@ -1,6 +1,5 @@
 # Every bad call and its code: the same in every language of the project.
 
-const Q, K, V = zeros(4, 3, 4, 2), zeros(4, 5, 2, 2), zeros(6, 5, 2, 2)
 attention_code(q = Q, k = K, v = V; options...) = code_of(() -> sdpa(q, k, v; options...))
 mask_code(; conditions...) = attention_code(mask = Mask(; conditions...))
 
@@ -39,7 +38,7 @@ mask_code(; conditions...) = attention_code(mask = Mask(; conditions...))
         @test attention_code(Q, Float32.(K), V) == :dtype_mismatch
         @test attention_code(Q, K, Float32.(V)) == :dtype_mismatch
         @test attention_code(Int.(Q), Int.(K), Int.(V)) == :dtype_mismatch
-        @test attention_code(Float16.(Q), Float16.(K), Float16.(V)) == :dtype_mismatch
+        @test attention_code(Float16.(Q), K, V) == :dtype_mismatch
         @test attention_code(1.0, K, V) == :dtype_mismatch
         @test attention_code(bias = fill(true, 5)) == :dtype_mismatch
         @test attention_code(bias = zeros(Float32, 5)) == :dtype_mismatch
@@ -76,7 +75,7 @@ end
 @testset "codes of softmax" begin
     @test code_of(() -> softmax(fill(1.0))) == :shape_mismatch
     @test code_of(() -> softmax([1, 2])) == :dtype_mismatch
-    @test code_of(() -> softmax(Float16[1, 2])) == :dtype_mismatch
+    @test code_of(() -> softmax(Float16[1, 2])) == :none
     @test code_of(() -> softmax(Any[1.0, 2.0])) == :dtype_mismatch
     @test code_of(() -> softmax("x")) == :dtype_mismatch
     @test code_of(() -> softmax_lse(zeros(2, 3), zeros(2))) == :shape_mismatch

@@ -89,6 +89,77 @@ end
     for T in FLOATS
         layer = MultiHeadAttention((randn(T, 4, 4) for _ in 1:4)...; num_heads = 2)
         @test (@inferred layer(randn(T, 4, 3, 1))) isa Array{T,3}
-        @test (@inferred mha_steps(layer, randn(T, 4, 3, 1))) isa MhaSteps{T}
+        @test (@inferred mha_steps(layer, randn(T, 4, 3, 1))) isa NamedTuple
     end
+end
+
+@testset "mha's later options $T" for T in (Float64,)
+    rng = MersenneTwister(35)
+    weights = [randn(rng, T, 6, 8), randn(rng, T, 6, 4), randn(rng, T, 6, 4), randn(rng, T, 8, 6)]
+    x, heads = randn(rng, T, 6, 5, 2), (num_heads = 4, num_kv_heads = 2)
+    layer(; more...) = MultiHeadAttention(weights...; heads..., more...)
+    split(x, w, n) = permutedims(reshape(w' * reshape(x, 6, :), 2, n, 5, 2), (1, 3, 2, 4))
+    q, k, v = split(x, weights[1], 4), split(x, weights[2], 2), split(x, weights[3], 2)
+
+    @testset "norms before the rotation" begin
+        q_norm, k_norm, positions = randn(rng, T, 2), randn(rng, T, 2), Int64[3 0; 4 9; 5 1; 6 2; 7 7]
+        turned(x, w) = rope(rms_norm(x, w; eps = 0.1), Rope(base = 50); positions = positions)
+        want = sdpa_steps(turned(q, q_norm), turned(k, k_norm), v)
+        normed = layer(q_norm = q_norm, k_norm = k_norm, qk_norm_eps = 0.1, rope = Rope(base = 50))
+        steps = mha_steps(normed, x; positions = positions)
+        @test isapprox(steps.weights, want.weights; rtol = 100 * tolerance(T))
+        @test near(steps.mean_weights, dropdims(sum(steps.weights; dims = 3); dims = 3) ./ 4)
+        @test isapprox(sum(steps.mean_weights; dims = 1), ones(1, 5, 2); rtol = 1e-4)
+    end
+
+    @testset "pruned heads" begin
+        whole, none = layer()(x), layer()(x; head_mask = fill(false, 4))
+        @test all(iszero, none) && same(layer()(x; head_mask = fill(true, 4)), whole)
+        parts = [layer()(x; head_mask = [h == n for h in 1:4]) for n in 1:4]
+        @test isapprox(sum(parts), whole; rtol = 100 * tolerance(T))
+        dirty = copy(weights[1])
+        dirty[:, 3:4] .= NaN  # all of head 2
+        other = MultiHeadAttention(dirty, weights[2:4]...; heads...)
+        others = [true, false, true, true]
+        @test same(other(x; head_mask = others), layer()(x; head_mask = others))
+    end
+
+    @testset "one projection for all three" begin
+        biases = (b_q = randn(rng, T, 8), b_k = randn(rng, T, 4), b_v = randn(rng, T, 4))
+        want = layer(; biases...)(x)
+        blocks = MultiHeadAttention(hcat(weights[1:3]...), weights[4]; heads..., b_qkv = vcat(biases...))
+        @test same(blocks(x), want)
+        columns(x, range) = selectdim(x, ndims(x), range)
+        group(q, k, v, g) = (columns(q, 4g-3:4g), columns(k, 2g-1:2g), columns(v, 2g-1:2g))
+        by_head(q, k, v) = cat(group(q, k, v, 1)..., group(q, k, v, 2)...; dims = ndims(q))
+        packed = (packing = "heads", b_qkv = by_head(biases...))
+        grouped = MultiHeadAttention(by_head(weights[1:3]...), weights[4]; heads..., packed...)
+        @test same(grouped(x), want)
+        @test num_parameters(blocks) == num_parameters(layer(; biases...)) == 6 * 16 + 16 + 48
+        one_head = MultiHeadAttention(weights[1], weights[1], weights[1], weights[4]; num_heads = 1)
+        @test num_parameters(one_head) == 4 * 48
+    end
+end
+
+@testset "codes of mha's later options" begin
+    w, x = zeros(4, 4), zeros(4, 3, 2)
+    code(x = x, context = x; call = NamedTuple(), fields...) =
+        code_of(() -> MultiHeadAttention(w, w, w, w; num_heads = 2, fields...)(x, context; call...))
+    @test code(rope = Rope(), call = (positions = zeros(Int64, 3, 2),)) == :none
+    @test code(rope = 5) == code(rope = Rope(rotary_dim = 4)) == code(qk_norm_eps = -1) == :invalid_config
+    @test code(x, copy(x); rope = Rope()) == code(call = (positions = zeros(Int64, 3, 2),)) == :invalid_config
+    @test code(q_norm = zeros(3)) == :shape_mismatch
+    @test code(k_norm = zeros(2, 1)) == :shape_mismatch
+    @test code(call = (head_mask = [true],)) == :shape_mismatch
+    @test code(rope = Rope(), call = (positions = zeros(Int64, 2, 2),)) == :shape_mismatch
+    @test code(q_norm = zeros(Float32, 2)) == code(call = (head_mask = [1, 0],)) == :dtype_mismatch
+    @test code(call = (dropout = 0.5,)) == code(call = (dropout = Dropout(2, 0),)) == :invalid_config
+    packed(w_qkv; more...) = code_of(() -> MultiHeadAttention(w_qkv, w; num_heads = 2, more...)(x))
+    @test packed(zeros(4, 12)) == :none
+    @test packed(zeros(4, 12); packing = "x") == :invalid_config
+    @test packed(zeros(4, 12); num_kv_heads = 3) == :invalid_config
+    @test packed(zeros(4, 11)) == :shape_mismatch
+    @test packed(zeros(4)) == :shape_mismatch
+    @test packed(zeros(4, 12); b_qkv = zeros(11)) == :shape_mismatch
+    @test packed(zeros(Int, 4, 12)) == packed(zeros(4, 12); b_qkv = zeros(Float32, 12)) == :dtype_mismatch
 end

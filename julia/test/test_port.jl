@@ -35,8 +35,11 @@ config(; fields...) = Dict{String,Any}(String(k) => v for (k, v) in fields)
     answer = ask(state, Dict{String,Any}("cmd" => "start", "protocol" => 1, "threads" => 1))
     @test answer["status"] == "ok" && answer["protocol"] == 1 && answer["name"] == "julia"
     @test answer["threads"] == 1
-    @test sort(collect(keys(answer["ops"]))) == ["kv_cache", "mha", "sdpa", "softmax"]
-    @test all(op["variants"] == ["naive"] && op["dtypes"] == ["f32", "f64"] for op in values(answer["ops"]))
+    @test length(answer["ops"]) == 25 && answer["ops"]["kv_cache"]["variants"] == ["naive"]
+    @test all(op["dtypes"] == ["bf16", "f16", "f32", "f64"] for op in values(answer["ops"]))
+    @test all(allunique(op["features"]) for op in values(answer["ops"]))
+    @test answer["ops"]["sdpa"]["variants"] == ["naive", "flash", "split"]
+    @test answer["ops"]["sdpa"]["complete"] == ["flash", "split"] && !haskey(answer["ops"]["mha"], "complete")
     again(; fields...) = ask(state, config(; cmd = "start", fields...))
     @test again(protocol = 1, threads = 2)["threads"] == min(2, Sys.CPU_THREADS)
     @test again(protocol = 1, threads = nothing)["threads"] == 1
@@ -109,8 +112,11 @@ end
     @test code(run_case("sdpa", stored("q" => q, "k" => k))) == "invalid_request"
     @test code(run_case("sdpa", inputs; outputs = "\0")) == "invalid_request"
     @test code(run_case("sdpa", "\0")) == "invalid_request"
-    @test code(run_case("sdpa", stored("q" => Float16.(q), "k" => k, "v" => v))) == "dtype.f16"
-    @test code(run_case("sdpa", stored("q" => q, "k" => k, "v" => Float16.(v)))) == "dtype.f16"
+    @test code(run_case("sdpa", stored("q" => q, "k" => k, "v" => Float16.(v)))) == "dtype_mismatch"
+    small = written("{\"q\":" * entry("F8_E5M2", "[1]", 0, 1) * "}", [0x00])
+    @test code(run_case("sdpa", small)) == "dtype.f8_e5m2"
+    @test code(run_case("sdpa", inputs; variant = "flash", want = ["weights"])) == "want.weights"
+    @test code(run_case("sdpa", inputs; variant = "flash", config = config(block_q = 0))) == "invalid_config"
     @test code(run_case("sdpa", stored("q" => q, "k" => Float32.(k), "v" => v))) == "dtype_mismatch"
     for window in ([1], "x", [-1, 0], Dict{String,Any}(), 1)
         @test sdpa_code(window = window) == "invalid_config"

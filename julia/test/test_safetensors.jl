@@ -34,7 +34,9 @@ end
     @test sort(collect(keys(tensors))) == ["a", "flag", "half", "none", "z"]
     @test same(tensors["z"], Float32[1, 2, 3]) && same(tensors["a"], reshape(Int64[-5, 7], 2, 1))
     @test same(tensors["flag"], fill(true)) && same(tensors["none"], zeros(Float32, 4, 0))
-    @test tensors["half"] == Unreadable("BF16")
+    @test same(tensors["half"], zeros(BFloat16, 1))
+    small = written("{\"x\":" * entry("F8_E5M2", "[1]", 0, 1) * "}", [0x00])
+    @test read_tensors(small)["x"] == Unreadable("F8_E5M2")
 end
 
 @testset "round trips" begin
@@ -46,6 +48,7 @@ end
         "counts" => Int64[typemin(Int64), 0, typemax(Int64)],
         "flags" => [true, false, true],
         "half" => Float16[0.5, 65504],
+        "brain" => BFloat16[0.5, 1e38, -0.0],
     ])
     path = tempname()
     write_tensors(path, tensors)
