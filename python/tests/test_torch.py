@@ -120,7 +120,7 @@ def test_pytorch_passes_the_golden_cases_or_refuses(tmp_path):
             assert answer["status"] == "ok", (case.id, answer)
             case.check(outputs, want=["output"])
             executed += 1
-    assert refused == {"softcap", "sinks", "nonfinite"}
+    assert refused == {"softcap", "sinks", "dropout", "nonfinite"}
     assert executed > 300
 
 

@@ -18,6 +18,8 @@ import numpy as np
 from .arrays import BoolArray, IntArray
 from .checks import check_mask
 
+FARTHEST = 2**62  # beyond this no position is
+
 
 @dataclass(frozen=True, eq=False)
 class Mask:
@@ -56,6 +58,7 @@ def visible_tile(mask: Mask, shape: tuple[int, int, int, int], rows: slice, colu
 
     # 1. positions: of every query and of every key, and how far to the right of the query the key stands
     offset = np.asarray(0 if mask.q_offset is None else mask.q_offset)  # () or (B,)
+    offset = np.clip(offset, -FARTHEST, FARTHEST)  # so that no sum wraps around
     p = offset.reshape(-1, 1, 1, 1) + np.arange(rows.start, rows.stop)[:, None]  # (B or 1, 1, tq, 1)
     j = np.arange(columns.start, columns.stop)  # (tk,)
     distance = j - p  # (B or 1, 1, tq, tk)

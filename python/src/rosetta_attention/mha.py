@@ -193,12 +193,12 @@ class MultiHeadAttention:
 
 def _unpack(x: Array, num_heads: int, num_kv_heads: int, packing: str) -> tuple[Array, Array, Array]:
     """The rows of q, of k and of v."""
+    D = x.shape[0] // (num_heads + 2 * num_kv_heads)
     if packing == "blocks":
-        D = x.shape[0] // (num_heads + 2 * num_kv_heads)
         q, k, v = np.split(x, [num_heads * D, (num_heads + num_kv_heads) * D])
     else:
         G = num_heads // num_kv_heads
-        groups = x.reshape(num_kv_heads, G + 2, -1, *x.shape[1:])  # (Hkv, G + 2, D, ...)
+        groups = x.reshape(num_kv_heads, G + 2, D, *x.shape[1:])  # (Hkv, G + 2, D, ...)
         parts = np.split(groups, [G, G + 1], axis=1)  # (Hkv, G or 1, D, ...)
-        q, k, v = (part.reshape(-1, *x.shape[1:]) for part in parts)
+        q, k, v = (part.reshape(part.shape[0] * part.shape[1] * D, *x.shape[1:]) for part in parts)
     return q, k, v

@@ -111,8 +111,10 @@ def sdpa_steps(
     sink = None if sinks is None else sinks[:, None]  # (Hq, 1)
     weights, lse = softmax_lse(logits, sink)  # (B, Hq, Tq, Tk), (B, Hq, Tq)
 
-    # 6. dropout: of whole weights, which do not sum to 1 after it
-    thinned = weights if dropout is None else dropout_steps(weights, dropout).output  # (B, Hq, Tq, Tk)
+    # 6. dropout: of whole weights, which do not sum to 1 after it; a row of NaN stays one
+    thinned = weights  # (B, Hq, Tq, Tk)
+    if dropout is not None:
+        thinned = np.where(np.isnan(weights), weights, dropout_steps(weights, dropout).output)
 
     # 7. weighted sum: over the values of the visible keys
     output = weighted_sum(thinned, v, logits != -np.inf)  # (B, Hq, Tq, Dv)

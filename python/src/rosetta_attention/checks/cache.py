@@ -1,5 +1,6 @@
 """The KV cache, and the plain write into one."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,10 @@ from .call import FLOATS, Call, dtype_name, is_integer
 
 
 def check_cache(name: str, cache: Any) -> None:
-    """The sizes that a cache is made with: integers, at least 1 where nothing could be computed with 0."""
+    """The sizes that a cache is made with: integers, at least 1 where nothing could be computed with 0.
+
+    All in all not more numbers than a float64 can count.
+    """
     call = Call(name)
     call.dtype("dtype", cache, *FLOATS)
     for argument, least in (("batch", 0), ("num_kv_heads", 1), ("head_dim", 1), ("value_dim", 0)):
@@ -16,6 +20,9 @@ def check_cache(name: str, cache: Any) -> None:
     if cache.capacity is not None:
         good = is_integer(cache.capacity) and cache.capacity >= 0
         call.config(good, "capacity", "None or an integer >= 0", cache.capacity)
+    rows = math.prod(max(n, 1) for n in (cache.batch, cache.num_kv_heads, cache.capacity or 0))
+    count = rows * max(cache.head_dim, cache.value_dim)
+    call.config(count <= 2**53, "capacity", "a cache of at most 2^53 numbers", count)
 
 
 def check_append(name: str, k: Any, v: Any, lengths: Any, cache: Any) -> None:

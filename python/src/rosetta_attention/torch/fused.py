@@ -5,6 +5,8 @@ with us on much: a boolean mask selects, a float mask is added, a row without a 
 are legal, groups of query heads share a KV head. What differs, measured with torch 2.13 on a CPU:
 
     softcap, sinks   there are none
+    dropout          its random numbers are other ones, which no other language has
+    half types       its kernels round to them in between; so they are widened first, like everywhere here
     steps            it returns the output only: no weights, no log-sum-exp
     scale            multiplies the finished dot product, which may overflow before; so q is scaled first
     causal flag      is top-left and excludes a mask; it stands for a plain causal mask, a table for any other
@@ -22,10 +24,13 @@ from torch.linalg import vector_norm
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..checks import check_sdpa
+from ..dropout import Dropout
 from ..errors import Unsupported
+from .cast import op
 from .masks import UNMASKED, Mask, visible
 
 
+@op
 def sdpa_fused(
     q: Tensor,
     k: Tensor,
@@ -36,14 +41,17 @@ def sdpa_fused(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    dropout: Dropout | None = None,
 ) -> Tensor:
     """`sdpa` by PyTorch: same arguments, same output (B, Hq, Tq, Dv) up to rounding.
 
-    Raises what `sdpa` raises, and Unsupported for `softcap`, for `sinks`, and for `nonfinite` where NaN or
-    Inf in the inputs or scores may have gone where they should not.
+    Raises what `sdpa` raises, and Unsupported for `softcap`, `sinks` and `dropout`, and for `nonfinite`
+    where NaN or Inf in the inputs or scores may have gone where they should not.
     """
-    check_sdpa("sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
-    for feature, value in (("softcap", softcap), ("sinks", sinks)):
+    check_sdpa(
+        "sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout
+    )
+    for feature, value in (("softcap", softcap), ("sinks", sinks), ("dropout", dropout)):
         if value is not None:
             raise Unsupported(feature)
     q = q * (1 / math.sqrt(q.shape[3]) if scale is None else float(scale))  # (B, Hq, Tq, D)

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ..checks import check_mask
 
+FARTHEST = 2**62  # beyond this no position is
+
 
 @dataclass(frozen=True, eq=False)
 class Mask:
@@ -59,6 +61,7 @@ def visible(
 
     # 1. positions: of every query and of every key, and how far to the right of the query the key stands
     offset = torch.as_tensor(0 if mask.q_offset is None else mask.q_offset, device=device)  # () or (B,)
+    offset = offset.clamp(-FARTHEST, FARTHEST)  # so that no sum wraps around
     p = offset.reshape(-1, 1, 1, 1) + torch.arange(q_len, device=device)[:, None]  # (B or 1, 1, Tq, 1)
     j = torch.arange(kv_len, device=device)  # (Tk,)
     distance = j - p  # (B or 1, 1, Tq, Tk)

@@ -1,6 +1,6 @@
 """Scaled dot-product attention, as plain as the formula.
 
-    output = softmax(mask(softcap(scale · Q Kᵀ) + bias)) · V
+    output = dropout(softmax(mask(softcap(scale · Q Kᵀ) + bias))) · V
 
 Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv query heads for each KV head, Tq and Tk
 query and key lengths, D head size, Dv head size of the values.
@@ -21,12 +21,16 @@ import torch
 from torch import Tensor
 
 from ..checks import check_sdpa
+from ..dropout import Dropout
+from .cast import op
+from .dropout import drop
+from .heads import products, weighted_sum
 from .masks import UNMASKED, Mask, visible
 from .softmax import softmax_lse
 
 
 class Steps(NamedTuple):
-    """Every intermediate of one call. `scores`, `capped` and `biased` are before masking."""
+    """Every intermediate of one call. `scores`, `capped`, `biased` are before masking, `weights` before dropout."""
 
     output: Tensor  # (B, Hq, Tq, Dv)
     weights: Tensor  # (B, Hq, Tq, Tk)
@@ -46,6 +50,7 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    dropout: Dropout | None = None,
 ) -> Tensor:
     """Attention of `q` (B, Hq, Tq, D) over `k` (B, Hkv, Tk, D) and `v` (B, Hkv, Tk, Dv): (B, Hq, Tq, Dv).
 
@@ -56,12 +61,16 @@ def sdpa(
     scale: None = 1/sqrt(D); an explicit 0 is 0.
     softcap: c > 0 bounds the scores to (-c, c) by c·tanh(s/c); None = off.
     sinks: (Hq,), a logit per head that joins the denominator of the softmax and carries no value.
+    dropout: of the weights, element (b, h, i, j) of (B, Hq, Tq, Tk) in row-major order; None = off.
 
     Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
     """
-    return sdpa_steps(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks).output
+    return sdpa_steps(
+        q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout
+    ).output
 
 
+@op
 def sdpa_steps(
     q: Tensor,
     k: Tensor,
@@ -72,19 +81,20 @@ def sdpa_steps(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    dropout: Dropout | None = None,
 ) -> Steps:
     """`sdpa` with all its intermediates; same arguments and errors."""
-    check_sdpa("sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    check_sdpa(
+        "sdpa", q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks, dropout=dropout
+    )
     B, Hq, Tq, D = q.shape
-    _, Hkv, Tk, _ = k.shape
+    Tk = k.shape[2]
     # Python floats take the dtype of the tensor they meet; NumPy scalars would widen it.
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
     softcap = None if softcap is None else float(softcap)
 
     # 1. scores: scale · Q Kᵀ; q is scaled first, so that a sum that fits when scaled cannot overflow
-    q_groups = _group_heads(q * scale, Hkv)  # (B, Hkv, G, Tq, D)
-    scores = q_groups @ k[:, :, None].transpose(-1, -2)  # (B, Hkv, G, Tq, Tk)
-    scores = scores.reshape(B, Hq, Tq, Tk)  # (B, Hq, Tq, Tk)
+    scores = products(q * scale, k)  # (B, Hq, Tq, Tk)
 
     # 2. softcap: c · tanh(s / c), before the mask, which it would otherwise make finite
     capped = scores if softcap is None else softcap * torch.tanh(scores / softcap)
@@ -102,25 +112,11 @@ def sdpa_steps(
     sink = None if sinks is None else sinks[:, None]  # (Hq, 1)
     weights, lse = softmax_lse(logits, sink)  # (B, Hq, Tq, Tk), (B, Hq, Tq)
 
-    # 6. weighted sum: over the values of the visible keys
-    output = _weighted_sum(weights, v, logits != -torch.inf)  # (B, Hq, Tq, Dv)
+    # 6. dropout: of whole weights, which do not sum to 1 after it; a row of NaN stays one
+    thinned = weights  # (B, Hq, Tq, Tk)
+    if dropout is not None:
+        thinned = torch.where(weights.isnan(), weights, drop(weights, dropout))
+
+    # 7. weighted sum: over the values of the visible keys
+    output = weighted_sum(thinned, v, logits != -torch.inf)  # (B, Hq, Tq, Dv)
     return Steps(output, weights, lse, scores, capped, biased)
-
-
-def _group_heads(x: Tensor, num_kv_heads: int) -> Tensor:
-    """(B, Hq, T, n) as (B, Hkv, G, T, n): consecutive query heads share a KV head."""
-    B, Hq, T, n = x.shape
-    return x.reshape(B, num_kv_heads, Hq // max(num_kv_heads, 1), T, n)
-
-
-def _weighted_sum(weights: Tensor, v: Tensor, shown: Tensor) -> Tensor:
-    """weights · V. As 0 · NaN is NaN, values that are not finite are added only where they are seen."""
-    B, Hq, Tq, _ = weights.shape
-    _, Hkv, _, Dv = v.shape
-    finite = torch.all(torch.isfinite(v), dim=-1, keepdim=True)  # (B, Hkv, Tk, 1)
-    weights, shown = _group_heads(weights, Hkv), _group_heads(shown, Hkv)  # (B, Hkv, G, Tq, Tk)
-    output = weights @ torch.where(finite, v, 0)[:, :, None]  # (B, Hkv, G, Tq, Dv)
-    for b, h, j, _ in torch.argwhere(~finite).tolist():
-        seen = shown[b, h, :, :, j]  # (G, Tq)
-        output[b, h][seen] += weights[b, h, :, :, j][seen][:, None] * v[b, h, j]
-    return output.reshape(B, Hq, Tq, Dv)

@@ -9,10 +9,20 @@ and +inf make their row NaN, except for its hidden slots.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 2 ("safe softmax").
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ..checks import check_softmax
+from .cast import op
+
+
+class SoftmaxSteps(NamedTuple):
+    """The weights of one call and their log-sum-exp."""
+
+    weights: Tensor  # (..., n)
+    lse: Tensor  # (...)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -20,10 +30,11 @@ def softmax(x: Tensor) -> Tensor:
 
     Raises ShapeMismatch for rank 0, DtypeMismatch.
     """
-    return softmax_lse(x)[0]
+    return softmax_lse(x).weights
 
 
-def softmax_lse(x: Tensor, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
+@op
+def softmax_lse(x: Tensor, sink: Tensor | None = None) -> SoftmaxSteps:
     """Softmax and log-sum-exp of the last axis.
 
     x: (..., n). sink: broadcastable to (...), a logit that joins the sum of its row and has no slot of its
@@ -51,4 +62,4 @@ def softmax_lse(x: Tensor, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
     # 5. log-sum-exp: -inf for a row with nothing in it
     lse = top + torch.log(total)  # (...)
-    return weights, lse
+    return SoftmaxSteps(weights, lse)
