@@ -1,8 +1,9 @@
 """Runs every test of the project, and ends with one table: what `make test-all` does once set-up is done.
 
 A section is one runner: the linters, a language's native suite, the harness's own suite, the conformance run.
-All of them run, whatever the others say. The status is 1 when anything failed, was skipped without an entry
-in `conformance/known_failures/skips.toml`, or did not run; no passed test at all counts as that.
+Two run at a time, for no test measures time, and all of them run, whatever the others say. The status is 1 when
+anything failed, was skipped without an entry in `conformance/known_failures/skips.toml`, or did not run; no passed
+test at all counts as that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,9 +25,12 @@ import test_counts
 from steps import LOGS, ROOT, TOOLS, VENV, VENV_PYTHON, log_path, relative, say, tail_of, tool_environment
 from test_counts import Counts
 
+PROCESSES: set[subprocess.Popen] = set()  # those of the sections that run now
 SKIPS = ROOT / "conformance/known_failures/skips.toml"
 PORTS = ("python", "torch", "rust", "typescript", "julia")
 FUZZED = "2000"  # random questions; always the same ones, so that what fails here fails again
+SIDE_BY_SIDE = 2
+LONG = ("harness", "julia", "conformance", "fuzz")
 # A section that takes longer hangs, and is ended.
 SECTION_SECONDS = 1500
 
@@ -55,14 +60,22 @@ class Result:
 
 
 def main() -> int:
-    """Runs the sections one after the other, so that none disturbs the timing of another."""
+    """Runs the sections, two at a time, the long ones first."""
     parser = argparse.ArgumentParser(description="Runs every test and sums up.")
     parser.add_argument("--ports", default="", metavar="A,B", help="only what concerns these ports")
     parser.add_argument("--ops", default="", metavar="A,B", help="only these ops in the conformance run")
     arguments = parser.parse_args()
     ports = [name.strip() for name in arguments.ports.split(",") if name.strip()]
     allowed = read_skips(ports)
-    results = [run_section(section, allowed) for section in sections(ports, arguments.ops)]
+    chosen = sections(ports, arguments.ops)
+    queue = sorted(chosen, key=lambda section: section.name not in LONG)
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        running = {section.name: pool.submit(run_section, section, allowed) for section in queue}
+        try:
+            results = [running[section.name].result() for section in chosen]
+        except KeyboardInterrupt:
+            stop_all(pool)
+            raise SystemExit("test-all: interrupted") from None
     say_table(results)
     return 1 if any(result.problems for result in results) else 0
 
@@ -114,7 +127,7 @@ def pytest(name: str, folder: str) -> Section:
 
 def run_section(section: Section, allowed: list[dict]) -> Result:
     """Runs a section into its log, judges it, and says so in a line or, if there are problems, in more."""
-    say(f"{section.name}: {' '.join(relative(Path(word)) for word in section.command)}")
+    say(f"{section.name} begins: {' '.join(relative(Path(word)) for word in section.command)}")
     log = log_path(f"test-{section.name.replace(' ', '-')}")
     if section.report.is_file():
         section.report.unlink()
@@ -134,8 +147,15 @@ def run_section(section: Section, allowed: list[dict]) -> Result:
         say(f"  {'; '.join(result.problems)}; all of its output: {relative(log)}")
     counts = result.counts
     numbers = f"{counts.passed} passed, {counts.failed} failed, {len(counts.skipped)} skipped"
-    say(f"  {numbers}, {result.seconds:.1f} s: {'FAILED' if result.problems else 'ok'}")
+    say(f"{section.name} ends: {numbers}, {result.seconds:.1f} s: {'FAILED' if result.problems else 'ok'}")
     return result
+
+
+def stop_all(pool: ThreadPoolExecutor) -> None:
+    """Nothing more begins, and what runs is ended with all that it started."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in list(PROCESSES):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_into(log: Path, section: Section) -> list[str]:
@@ -154,15 +174,15 @@ def run_into(log: Path, section: Section) -> list[str]:
             )
         except OSError as error:
             return [f"did not start: {error}"]
+        PROCESSES.add(process)
         try:
             status = process.wait(SECTION_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return [f"did not end within {SECTION_SECONDS} s"]
-        except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
+        finally:
+            PROCESSES.discard(process)
     return [f"exit status {status}"] if status else []
 
 

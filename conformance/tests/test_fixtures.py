@@ -65,11 +65,11 @@ def test_draws_are_the_same_everywhere() -> None:
 FIRST_DRAWS = [0.1567301750983252, 0.414291632537377, 0.07646957209478233]
 
 
-def test_what_is_committed_is_what_the_code_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_committed_is_what_the_code_makes(tmp_path: Path) -> None:
     """One suite here; `conformance fixtures --check` does all of them."""
     suite = fixtures.load_suite("mha")
     drafts = {draft.id: draft for draft in cases.drafts("mha")}
-    assert max(fixtures._check_case(suite, case, drafts[case.id]) for case in suite.suite.cases) <= 1
+    assert max(fixtures._check_case(suite, case, drafts[case.id], tmp_path) for case in suite.suite.cases) <= 1
 
 
 def test_a_changed_input_or_answer_is_noticed(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_a_changed_input_or_answer_is_noticed(tmp_path: Path) -> None:
         draft.id, draft.op, {"x": draft.inputs["x"] + 1}, want=draft.want, flags=draft.flags, note=draft.note
     )
     with pytest.raises(fixtures.FixtureError, match="other inputs"):
-        fixtures._check_case(suite, case, other)
+        fixtures._check_case(suite, case, other, tmp_path)
     with pytest.raises(fixtures.FixtureError, match="another case"):
-        fixtures._check_case(suite, msgspec.structs.replace(case, note="changed"), draft)
+        fixtures._check_case(suite, msgspec.structs.replace(case, note="changed"), draft, tmp_path)
 
 
 def test_an_unaligned_file_is_legal_and_awkward(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ same bit for bit, answers within the rounding of float64, since exp and log diff
 """
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,23 +197,24 @@ def check_suites(report: Report, names: Sequence[str]) -> None:
             raise FixtureError(
                 f"{name}: manifest and code differ in {sorted(set(stored) ^ set(drafts)) or 'their order'}"
             )
-        worst = max((_check_case(suite, stored[id_], draft) for id_, draft in drafts.items()), default=0.0)
+        with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
+            shares = [_check_case(suite, stored[id_], draft, Path(scratch)) for id_, draft in drafts.items()]
+        worst = max(shares, default=0.0)
         report(
             f"{name}: {len(drafts)} cases are what the code makes; answers use {worst:.1%} of the float64 bound"
         )
 
 
-def _check_case(suite: LoadedSuite, case: Case, draft: Draft) -> float:
+def _check_case(suite: LoadedSuite, case: Case, draft: Draft, scratch: Path) -> float:
     """The largest share of the float64 bound between the stored answers and those made now."""
     if case != describe(draft, case.files):
         raise FixtureError(f"{case.id}: the manifest describes another case than the code")
     worst = 0.0
     for dtype, files in case.files.items():
         inputs, expected = realise(draft, dtype)
-        scratch = write_case(CACHE / "check", draft, dtype, inputs, None)
-        if scratch.sha256["inputs"] != files.sha256["inputs"]:
+        made = write_case(scratch, draft, dtype, inputs, None)
+        if made.sha256["inputs"] != files.sha256["inputs"]:
             raise FixtureError(f"{case.id}: {dtype}: the code makes other inputs than the manifest's sum")
-        (CACHE / "check" / scratch.inputs).unlink()
         committed = suite.folder / files.inputs
         for kind, relative in (("inputs", files.inputs), ("expected", files.expected)):
             path = suite.folder / relative if relative else None

@@ -41,7 +41,11 @@ def ensure_made(folder: Path, origin: str, build: Callable[[Path], object]) -> P
             build(made)
             (made / stamp.name).write_text(origin)
             shutil.rmtree(folder, ignore_errors=True)
-            made.rename(folder)
+            try:
+                made.rename(folder)
+            except OSError:  # another run was quicker
+                if not (stamp.is_file() and stamp.read_text() == origin):
+                    raise
     return folder
 
 

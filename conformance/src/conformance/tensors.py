@@ -5,6 +5,7 @@ does, so files are read here by the plain interface, which deals in bytes.
 """
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -81,8 +82,13 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def write_tensors(path: Path, tensors: Tensors) -> str:
-    """Writes the file (C order, sorted by the format itself) and returns its sha256."""
+    """Writes the file (C order, sorted by the format itself) and returns its sha256.
+
+    It appears whole or not at all, since two runs may make the same file at once.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = save({name: np.array(x, order="C") for name, x in tensors.items()})
-    path.write_bytes(content)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
     return hashlib.sha256(content).hexdigest()

@@ -51,7 +51,11 @@ def _by_hand() -> Iterator[Draft]:
     poisoned = four | {"k": np.array([np.nan, 1, 1, 1]).reshape(1, 1, 4, 1)}
     for p in (0.5, 1):
         yield _case(
-            f"nan/row/{p}", poisoned, "a visible NaN makes its row NaN, whatever is dropped", "VisibleNaN", p=p
+            f"nan/row/{p}",
+            poisoned,
+            "a visible NaN makes its row NaN, whatever is dropped",
+            "VisibleNaN",
+            p=p,
         )
     poisoned = four | {"v": np.array([np.nan, 2, 4, 8]).reshape(1, 1, 4, 1)}
     yield _case(
