@@ -69,7 +69,9 @@ def test_what_is_committed_is_what_the_code_makes(tmp_path: Path) -> None:
     """One suite here; `conformance fixtures --check` does all of them."""
     suite = fixtures.load_suite("mha")
     drafts = {draft.id: draft for draft in cases.drafts("mha")}
-    assert max(fixtures._check_case(suite, case, drafts[case.id], tmp_path) for case in suite.suite.cases) <= 1
+    assert (
+        max(fixtures._check_case(suite, case, drafts[case.id], tmp_path) for case in suite.suite.cases) <= 1
+    )
 
 
 def test_a_changed_input_or_answer_is_noticed(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def test_onnx_computes_halves_in_halves() -> None:
             _, inputs, _, published = find(case.id)
             verdict = judge_tensors(case, dtype, inputs, expected_of(case), published)
             if verdict.outcome == "fail":
-                assert verdict.max_ulp < 2, case.id  # more than a step of the type, where half a step is allowed
+                assert verdict.max_ulp < 2, (
+                    case.id
+                )  # more than a step of the type, where half a step is allowed
                 beyond.add(case.id)
     assert len(beyond) == 10
     assert beyond == {draft.id for draft in DRAFTS if "HalfInside" in draft.flags and draft.op == "sdpa"}
