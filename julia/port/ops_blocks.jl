@@ -48,8 +48,6 @@ end
 
 function block_call(config::Dict, inputs::Tensors, variant, want)
     x, context = required(inputs, "x"), optional(inputs, "context")
-    crossed = any(name -> startswith(name, "cross."), keys(inputs))
-    crossed && context === nothing && invalid_request("context: expected a value beside cross, got none")
     layer = block_layer(config, inputs, "", context !== nothing)
     options = (
         causal = either(config, "causal", false),
@@ -61,6 +59,8 @@ end
 
 # The block whose weights are under a prefix.
 function block_layer(config::Dict, inputs::Tensors, prefix::String, crossed::Bool)
+    alone = !crossed && any(startswith(prefix * "cross."), keys(inputs))
+    alone && invalid_request("context: expected a value beside $(prefix)cross, got none")
     rope = object_of(rope_of, optional(config, "rope"))
     attention = attention_layer(config, inputs, prefix * "attention.", rope, false)
     cross = crossed ? attention_layer(config, inputs, prefix * "cross.", nothing, true) : nothing

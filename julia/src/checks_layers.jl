@@ -86,13 +86,14 @@ function check_mla(name::String, layer, x, mask, scale)
     check_weight(name, "w_dkv", layer.w_dkv, T, C)
     check_weight(name, "w_kr", layer.w_kr, T, C)
     R, Dr = size(layer.w_dkv, 2), size(layer.w_kr, 2)
-    R >= 1 || reject(:shape_mismatch, name, "w_dkv", "a latent of at least 1", R)
+    R >= 1 || layer.kv_norm === nothing || reject(:shape_mismatch, name, "w_dkv", "a latent of at least 1", R)
     width = C
     if layer.w_dq !== nothing
         check_weight(name, "w_dq", layer.w_dq, T, C)
         width = size(layer.w_dq, 2)
         check_like(name, "q_norm", layer.q_norm, T, (width,))
-        width >= 1 || reject(:shape_mismatch, name, "w_dq", "a latent of at least 1", width)
+        good = width >= 1 || layer.q_norm === nothing
+        good || reject(:shape_mismatch, name, "w_dq", "a latent of at least 1", width)
     elseif layer.q_norm !== nothing
         reject(:invalid_config, name, "q_norm", "none without w_dq", "an array")
     end

@@ -82,7 +82,7 @@ function rope_tables(::Type{T}, options::Rope, R::Int, positions::Matrix{Int64})
 
     for b in 1:B
         # 2. scaling: it may depend on the length, which is the row's own
-        row_length = reduce(max, view(positions, :, b); init = -1) + 1
+        row_length = reduce(max, view(positions, :, b); init = -1) + 1.0  # a float does not wrap around
         row_frequencies, factor = scaled(options.scaling, frequencies, R, base, row_length)
 
         # 3. angles: in Float64 whatever the type; a cosine of a rounded angle is another angle's

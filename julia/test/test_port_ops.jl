@@ -138,6 +138,11 @@ end
         inputs = stored((in_type(Float32, tensor) for tensor in tensors)...)
         return code(run_case(op, inputs; state = state, config = merge(options, config(; changes...))))
     end
+    function fine(op, tensors, options = config(); changes...)
+        inputs = stored((in_type(Float32, tensor) for tensor in tensors)...)
+        answer, _ = run_case(op, inputs; state = state, config = merge(options, config(; changes...)))
+        return answer["status"] == "ok"
+    end
     for (op, tensors, options, _) in FAMILY
         @test fault(op, tensors[2:end], options) == "invalid_request"
     end
@@ -165,6 +170,13 @@ end
     @test fault("mha", [SEQUENCE; packed; square("w_o"); context], heads) == "invalid_config"
     tables = named("cos" => (2, 3), "sin" => (2, 3))
     @test fault("rope", [named("x" => (4, 3, 2, 2)); tables]; base = 10000) == "invalid_config"
+    @test fault("rope", [named("x" => (4, 3, 2, 2)); tables[1:1]]) == "invalid_request"
+    positions = Any["positions" => zeros(Int64, 3, 2)]
+    @test fault("rope", [named("x" => (4, 3, 2, 2)); positions]; offset = 0) == "invalid_config"
+    @test fault("sinusoidal", [SEQUENCE; positions]; offset = 0) == "invalid_config"
+    @test fault("mha", [layer; positions], heads; rope = config(offset = 0)) == "invalid_config"
+    dynamic = config(type = "dynamic", factor = big(10)^30, original_length = 1)
+    @test fine("rope", named("x" => (4, 3, 2, 2)); scaling = dynamic)
 
     @test fault("sparse", HEADS) == "invalid_request"
     @test fault("sparse", HEADS; pattern = config(type = "blocks", block = 2)) == "invalid_request"
@@ -185,6 +197,16 @@ end
     @test fault("transformer", MODEL, heads) == "invalid_request"
     @test fault("transformer", MODEL, heads; num_layers = 2) == "invalid_request"
     @test fault("transformer", MODEL, heads; num_layers = -1) == "invalid_config"
+    inner = ["layers.0." * name => w for (name, w) in cross]
+    @test fault("transformer", [MODEL; inner], heads; num_layers = 1) == "invalid_request"
+    other = named("unembedding" => (4, 6))
+    @test fault("transformer", [MODEL; other], heads; num_layers = 1) == "shape_mismatch"
+    shift = named("final_norm.bias" => (4,))
+    @test fine("transformer", [MODEL; shift], heads; num_layers = 1)
+    one = filter(tensor -> !(tensor[1] in ("attention.w_q", "attention.w_k", "attention.w_v")), block)
+    one = [one; context; cross; named("norm_3.weight" => (4,), "attention.w_qkv" => (4, 12))]
+    @test fine("block", one, heads)
+    @test fault("block", [one; named("cross.w_qkv" => (4, 12))], heads) == "invalid_config"
     segments = Any["segments" => zeros(Int64, 3, 2)]
     @test fault("transformer", [MODEL; segments], heads; num_layers = 1) == "invalid_request"
 end

@@ -182,6 +182,8 @@ def test_the_good_layer(lib):
         ("value_dim", (1, 1, 1, -1)),
         ("capacity", (1, 1, 1, 1, -1)),
         ("capacity", (1, 1, 1, 1, "8")),
+        ("capacity", (2**27, 1, 1, 1, 2**27)),
+        ("capacity", (2**62, 1, 1)),
     ],
     ids=str,
 )

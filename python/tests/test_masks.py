@@ -54,6 +54,9 @@ def test_conditions_and_their_intersection(lib, conditions, rows):
 def test_an_open_side_may_be_any_large_number(lib):
     """A position plus the largest integer wraps around where sums are compared and not distances."""
     largest = np.iinfo(np.int64).max
+    for far in (2**63 - 1, -(2**63)):
+        assert table(lib, 3, 3, causal=True, q_offset=[far]).all() == (far > 0)
+        assert not table(lib, 3, 3, window=(5, 5), q_offset=[far]).any()
     assert table(lib, 3, 3, window=(largest, largest), q_offset=[5]).all()
     assert table(lib, 3, 3, window=(largest, largest), q_offset=[-5]).all()
 

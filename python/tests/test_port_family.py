@@ -151,6 +151,10 @@ def test_configs_that_are_refused(port, code, op, config):
         ("invalid_config", "rope", {"cos": ones(2, 2), "sin": ones(2, 2)}, {"base": 10000}),
         ("invalid_request", "linear_attention", {"norm": ones(1, 1, 2)}, {}),
         ("invalid_request", "block", CROSS, {}),
+        ("invalid_request", "transformer", {f"layers.0.{name}": x for name, x in CROSS.items()}, {}),
+        ("invalid_config", "block", {"context_lengths": np.array([1])}, {}),
+        ("invalid_config", "block", {"norm_2.bias": ones(2)}, {"norm": "rms"}),
+        ("shape_mismatch", "transformer", {"unembedding": ones(4, 2)}, {}),
         ("invalid_request", "block", {"context": ones(1, 1, 2)}, {}),
         ("invalid_request", "transformer", {"segments": np.array([[0, 0]])}, {}),
         ("invalid_request", "transformer", {"segment_embedding": ones(1, 2)}, {}),
@@ -166,6 +170,24 @@ def test_tensors_that_are_refused(port, code, op, arrays, config):
 def test_cross_attention(port):
     arrays = GOOD["block"][0] | CROSS | {"context": ones(1, 1, 2)}
     port.ok("block", arrays, config={"num_heads": 1, "rope": {}})
+    packed = {name: x for name, x in arrays.items() if name not in ("attention.w_q", "attention.w_k")}
+    packed["attention.w_qkv"] = np.concatenate([packed.pop("attention.w_v")] * 3)
+    port.ok("block", packed, config={"num_heads": 1})
+    port.refused(
+        port.run("block", arrays | {"cross.w_qkv": ones(6, 2)}, config={"num_heads": 1}), "invalid_config"
+    )
+
+
+def test_a_norm_of_a_bias_alone(port):
+    arrays, config = GOOD["transformer"]
+    port.ok("transformer", arrays | {"final_norm.bias": ones(2)}, config=config)
+
+
+def test_what_is_very_far_away(port):
+    arrays, config = GOOD["dropout"]
+    port.ok("dropout", arrays, config=config | {"offset": 1e300})
+    scaling = {"type": "dynamic", "factor": 10**30, "original_length": 1e300}
+    port.ok("rope", GOOD["rope"][0], config={"scaling": scaling, "offset": -1e300})
 
 
 class TestMha:
@@ -190,6 +212,7 @@ class TestMha:
         offset = {"num_heads": 1, "rope": {"offset": 4}}
         port.ok("mha", MHA, config=offset)
         port.refused(port.run("mha", MHA | positions, config=offset), "invalid_config")
+        port.refused(port.run("mha", MHA | positions, config={"num_heads": 1}), "invalid_config")
         port.refused(port.run("mha", MHA, config={"num_heads": 1, "rope": 4}), "invalid_config")
         port.refused(
             port.run("mha", MHA | {"context": ones(1, 1, 2)}, config={"num_heads": 1, "rope": {}}),

@@ -20,6 +20,25 @@ import { isReadable, type Tensors } from "./safetensors.ts";
 /** A JSON object whose values nobody has looked at yet; the library tests them. */
 export type Config = Readonly<Record<string, unknown>>;
 
+/** Where no position is; one beyond ± this becomes it. */
+const FARTHEST = 2 ** 62;
+
+/** The fields that are numbers, not integers. */
+const REALS: readonly string[] = [
+  ...["scale", "softcap", "base", "p", "eps", "qk_norm_eps", "alpha", "factor", "attention_factor"],
+  ...["beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"],
+];
+
+/** A config whose integers, however far away, are those of the ports that count in 64 bits. */
+export function nearby<T>(value: T): T {
+  const within = (n: number) => Math.max(-FARTHEST, Math.min(n, FARTHEST));
+  if (typeof value === "number") return within(value) as T;
+  if (typeof value !== "object" || value === null) return value;
+  if (Array.isArray(value)) return value.map(nearby) as T;
+  const entries = Object.entries(value);
+  return Object.fromEntries(entries.map(([name, x]) => [name, REALS.includes(name) ? x : nearby(x)])) as T;
+}
+
 /** What the library's types promise to it, unproven: its own checks find out. */
 export type AnyTensor = Tensor<FloatArray> & BoolTensor & IntTensor;
 
@@ -65,7 +84,8 @@ export function camel(name: string): string {
 
 /** An object of rotary options, with its scaling inside; absent is null. */
 export function ropeOptions(value: unknown): Rope | null {
-  if (typeof value !== "object" || value === null) return (value ?? null) as Rope | null;
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    return (value ?? null) as Rope | null;
   const options = camelKeys<Rope>(value);
   return { ...options, scaling: camelKeys<RopeScaling | null>(options.scaling ?? null) };
 }

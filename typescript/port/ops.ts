@@ -5,7 +5,7 @@
 
 import { Unsupported } from "../src/index.ts";
 import { prepareCache } from "./cache_script.ts";
-import type { Config } from "./config.ts";
+import { type Config, nearby } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
 import type { Call, Claims, Op } from "./op.ts";
 import { ATTENTION, COMMON_FEATURES } from "./ops_attention.ts";
@@ -68,7 +68,12 @@ export function prepare(request: OpRequest, tensors: Tensors): Call {
   if (typeof config !== "object" || Array.isArray(config)) {
     throw new InvalidRequest(`config: expected an object, got ${JSON.stringify(config)}`);
   }
-  return op.prepare(variant, config as Config, tensors, request.want == null ? null : names(request.want));
+  return op.prepare(
+    variant,
+    nearby(config as Config),
+    tensors,
+    request.want == null ? null : names(request.want),
+  );
 }
 
 function text(name: string, value: unknown): string {

@@ -67,10 +67,6 @@ export const BLOCKS: Readonly<Record<string, Op>> = {
       kvLengths: optional(tensors, "kv_lengths"),
       contextLengths: optional(tensors, "context_lengths"),
     };
-    const hasCross = [...tensors.keys()].some((name) => name.startsWith("cross."));
-    if (hasCross && options.context === null) {
-      throw new InvalidRequest("inputs: expected context beside cross.*, got nothing");
-    }
     const layers = readBlock(config, tensors, "", options.context !== null);
     return () => ({ output: block<FloatArray>(x, layers, options) });
   }),
@@ -107,22 +103,32 @@ export const BLOCKS: Readonly<Record<string, Op>> = {
 /** The layers whose tensors have names that begin with `prefix`. */
 function readBlock(config: Config, tensors: Tensors, prefix: string, hasContext: boolean): Block<FloatArray> {
   const withoutRope = { ...config, rope: null }; // which is for self-attention only
+  const hasCross = [...tensors.keys()].some((name) => name.startsWith(`${prefix}cross.`));
+  if (hasCross && !hasContext) {
+    throw new InvalidRequest(`inputs: expected a context beside ${prefix}cross.*, got nothing`);
+  }
   return {
     attention: readMha(config, tensors, `${prefix}attention.`, false),
     cross: hasContext ? readMha(withoutRope, tensors, `${prefix}cross.`, true) : null,
-    norm1: readNorm(config, tensors, `${prefix}norm_1`),
-    norm2: readNorm(config, tensors, `${prefix}norm_2`),
-    norm3: hasContext ? readNorm(config, tensors, `${prefix}norm_3`) : null,
+    norm1: neededNorm(config, tensors, `${prefix}norm_1`),
+    norm2: neededNorm(config, tensors, `${prefix}norm_2`),
+    norm3: hasContext ? neededNorm(config, tensors, `${prefix}norm_3`) : null,
     ff: readFeedForward(config, tensors, `${prefix}ff.`),
     normFirst: config.norm_first as boolean | null,
   };
 }
 
+/** A norm that a block must have. */
+function neededNorm(config: Config, tensors: Tensors, name: string): Norm<FloatArray> {
+  required(tensors, `${name}.weight`);
+  return readNorm(config, tensors, name);
+}
+
 function readNorm(config: Config, tensors: Tensors, name: string): Norm<FloatArray> {
   return {
     kind: (config.norm ?? "layer") as Norm["kind"],
-    weight: required(tensors, `${name}.weight`),
-    bias: config.norm === "rms" ? null : optional(tensors, `${name}.bias`),
+    weight: optional(tensors, `${name}.weight`),
+    bias: optional(tensors, `${name}.bias`),
     eps: config.eps as number | null,
   };
 }

@@ -9,11 +9,13 @@ import {
   ropeSteps,
   type SinusoidalOptions,
   sinusoidalSteps,
+  Unsupported,
 } from "../src/index.ts";
 import { field, optional, plainOffset, required, ropeOptions } from "./config.ts";
+import { InvalidRequest } from "./errors.ts";
 import { type Op, plainOp } from "./op.ts";
 
-/** The types as the protocol names them; any other name reaches the library as it is. */
+/** The types as the protocol names them. */
 const DTYPES: Readonly<Record<string, FloatDtype>> = {
   f32: "float32",
   f64: "float64",
@@ -25,7 +27,8 @@ export const POSITIONS: Readonly<Record<string, Op>> = {
   cast: plainOp(["output"], Object.keys(DTYPES), (config, tensors) => {
     const x = required(tensors, "x");
     const to = field<string>(config, "to");
-    const dtype = Object.hasOwn(DTYPES, to) ? DTYPES[to]! : (to as FloatDtype);
+    if (typeof to === "string" && !Object.hasOwn(DTYPES, to)) throw new Unsupported(`cast.${to}`);
+    const dtype = DTYPES[to] ?? (to as FloatDtype); // what is no name is the library's to refuse
     return () => ({ output: cast(x, dtype) });
   }),
 
@@ -48,6 +51,9 @@ export const POSITIONS: Readonly<Record<string, Op>> = {
     ],
     (config, tensors) => {
       const x = required(tensors, "x");
+      if (tensors.has("cos") !== tensors.has("sin")) {
+        throw new InvalidRequest("inputs: expected cos and sin together, got one of them");
+      }
       const options = {
         ...ropeOptions(config),
         positions: optional(tensors, "positions"),

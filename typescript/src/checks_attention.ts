@@ -112,6 +112,9 @@ function checkScores(fn: string, { scale, softcap }: AttentionOptions): void {
   if (softcap != null) requirePositive(fn, "softcap", softcap);
 }
 
+/** No element is counted beyond this. */
+const FARTHEST = 2 ** 62;
+
 /** A seed is an integer that a double holds exactly. */
 export function checkDropoutOptions(fn: string, dropout: Dropout): void {
   requireObject(fn, "dropout", dropout);
@@ -125,8 +128,8 @@ export function checkDropoutOptions(fn: string, dropout: Dropout): void {
 export function checkDropout(fn: string, x: AnyTensor, options: Dropout, offset: number): void {
   requireFloat(fn, "x", x);
   checkDropoutOptions(fn, options);
-  const good = Number.isSafeInteger(offset) && offset >= 0 && Number.isSafeInteger(offset + x.data.length);
-  ensure(good, InvalidConfig, fn, "offset", "an integer from 0 on, all elements below 2^53", offset);
+  const good = isSize(offset, 0) && offset <= FARTHEST;
+  ensure(good, InvalidConfig, fn, "offset", "an integer from 0 to 2^62", offset);
 }
 
 /** Two states (..., Dv) with their log-sum-exps (...), which are wide also where the outputs are half. */

@@ -20,7 +20,7 @@ import type { Mask } from "./masks.ts";
 import type { FloatDtype, Lengths } from "./tensor.ts";
 import { FLOATS, sizes4, toNumbers } from "./tensor.ts";
 
-/** The sizes of a cache; a capacity may be absent. */
+/** The sizes of a cache; a capacity may be absent. All in all not more numbers than a double can count. */
 export function checkCache(fn: string, cache: KVCache<FloatDtype>): void {
   const { batch, numKvHeads, headDim, valueDim, capacity, dtype } = cache;
   requireInteger(fn, "batch", batch, 0);
@@ -29,6 +29,11 @@ export function checkCache(fn: string, cache: KVCache<FloatDtype>): void {
   requireInteger(fn, "valueDim", valueDim, 0);
   const bounded = capacity == null || isSize(capacity, 0);
   ensure(bounded, InvalidConfig, fn, "capacity", "null or an integer >= 0", capacity);
+  const count = [batch, numKvHeads, capacity ?? 0].reduce(
+    (product, n) => product * Math.max(n, 1),
+    Math.max(headDim, valueDim),
+  );
+  ensure(count <= 2 ** 53, InvalidConfig, fn, "capacity", "a cache of at most 2^53 numbers", count);
   ensure(FLOATS.includes(dtype), DtypeMismatch, fn, "dtype", FLOATS.join(" or "), dtype);
 }
 

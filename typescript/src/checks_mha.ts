@@ -60,6 +60,8 @@ export function checkMha(
     checkRotation(fn, rope, "wQ", D);
   }
   const { positions, headMask } = options;
+  if (rope === null)
+    ensure(positions == null, InvalidConfig, fn, "positions", "nothing without a rope", "ids");
   checkPositions(fn, { positions, offset: rope?.offset }, [B, Tq]);
   if (headMask != null) {
     requireDtype(fn, "headMask", headMask, "bool");
@@ -116,6 +118,8 @@ export function checkMla(
   if (wDq == null) ensure(qNorm == null, InvalidConfig, fn, "qNorm", "nothing without wDq", "a tensor");
   if (qNorm != null) requireShape(fn, "qNorm", qNorm, [width]);
   if (kvNorm != null) requireShape(fn, "kvNorm", kvNorm, [R]);
+  ensure(qNorm == null || width >= 1, ShapeMismatch, fn, "wDq", "at least one row beside qNorm", width);
+  ensure(kvNorm == null || R >= 1, ShapeMismatch, fn, "wDkv", "at least one row beside kvNorm", R);
   if (eps != null) checkEps(fn, "eps", eps);
   checkRotation(fn, rope ?? {}, "wKr", Dr);
   if (rope?.offset != null) requireInteger(fn, "offset", rope.offset);

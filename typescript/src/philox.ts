@@ -21,9 +21,11 @@ const WORD = 2 ** 32;
  */
 export function philoxWords(seed: number, first: number, count: number): Uint32Array {
   const words = new Uint32Array(count); // (count,)
-  for (let c = Math.floor(first / 4); 4 * c < first + count; c++) {
-    // 1. counter: 64 bits of it, in the two low words of four
-    let [x0, x1, x2, x3] = [c >>> 0, Math.floor(c / WORD), 0, 0];
+  const [start, skipped] = [Math.floor(first / 4), first % 4];
+  for (let block = 0; 4 * block < skipped + count; block++) {
+    // 1. counter: start + block in 64 bits, the two low words of four; a double would round the sum
+    const low = (start % WORD) + block;
+    let [x0, x1, x2, x3] = [low >>> 0, Math.floor(start / WORD) + Math.floor(low / WORD), 0, 0];
     let [key0, key1] = [seed >>> 0, Math.floor(seed / WORD)];
 
     // 2. rounds: two products of 32 by 32 bits each, whose halves trade places; the key moves on
@@ -36,9 +38,9 @@ export function philoxWords(seed: number, first: number, count: number): Uint32A
     }
 
     // 3. words: those of this block that were asked for
-    const block = [x0, x1, x2, x3]; // (4,)
-    for (let n = Math.max(first, 4 * c); n < Math.min(first + count, 4 * c + 4); n++) {
-      words[n - first] = block[n - 4 * c]!; // (count,)
+    for (const [lane, word] of [x0, x1, x2, x3].entries()) {
+      const n = 4 * block + lane - skipped;
+      if (n >= 0 && n < count) words[n] = word; // (count,)
     }
   }
   return words;

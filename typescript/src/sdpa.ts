@@ -166,14 +166,14 @@ export function sdpaCore<A extends FloatArray>(
         const P = weights.data.subarray(row, row + Tk) as A; // (Tk,)
         lse.data[query] = softmaxRow(logits, P, sinks?.data[h]);
 
-        // 6. dropout: of the weights; those that are given back stay as they are
+        // 6. dropout: of the weights; those that are given back stay as they are, and a row of NaN stays one
         if (dropout != null) dropRow(P, kept, dropout, row, double); // (Tk,)
 
         // 7. weighted sum: over the values of the visible keys
         sums.fill(0);
         for (let j = 0; j < Tk; j++) {
           if (logits[j] === -Infinity) continue; // 0 · NaN would be NaN
-          const weight = dropout == null ? P[j]! : kept[j]!;
+          const weight = dropout == null || Number.isNaN(P[j]) ? P[j]! : kept[j]!;
           for (let c = 0; c < Dv; c++) sums[c]! += weight * V[j * Dv + c]!; // (Dv,)
         }
         output.data.set(sums, query * Dv);

@@ -45,7 +45,7 @@ function splitKvCore<A extends FloatArray>(
   const { sinks, splits, ...rest } = options;
   const [, Hq, Tq] = sizes4(q);
   const [, , Tk, Dv] = sizes4(v);
-  const n = splits ?? 4;
+  const n = Math.min(splits ?? 4, Math.max(Tk, 1)); // more parts than keys are empty ones
   const rows = [...q.shape.slice(0, 3)]; // (B, Hq, Tq)
   let merged: Attended<A> = { output: zerosLike(q, [...rows, Dv]), lse: zerosWide(q, rows) };
   merged.lse.data.fill(-Infinity); // a state that has seen nothing

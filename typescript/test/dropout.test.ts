@@ -39,6 +39,9 @@ test("words do not depend on where one begins, and none are needed", () => {
     assert.deepEqual(philoxWords(7, first, 32), whole.slice(first, first + 32));
   }
   assert.equal(philoxWords(7, 5, 0).length, 0);
+  const far = philoxWords(7, 2 ** 62, 12); // (12,), where a double no longer tells a word from the next
+  assert.equal(new Set(far).size, 12);
+  assert.deepEqual(philoxWords(7, 2 ** 62, 5), far.slice(0, 5));
 });
 
 test("p of the elements fall, the others grow by 1/(1 - p)", () => {
@@ -87,7 +90,7 @@ test("bad calls", () => {
   for (const seed of [-1, 0.5, 2 ** 53, Infinity, "1", undefined]) {
     assertFails(() => dropout(x, { p: 0.5, seed } as never), "invalid_config");
   }
-  for (const offset of [-1, 0.5, 2 ** 53 - 1])
+  for (const offset of [-1, 0.5, 2 ** 63])
     assertFails(() => dropout(x, { p: 0.5, seed: 1 }, offset), "invalid_config");
   assertFails(() => dropout(x, 0.5 as never), "invalid_config");
   assertFails(() => dropout(bool([1], [1]) as never, { p: 0.5, seed: 1 }), "dtype_mismatch");

@@ -206,6 +206,8 @@ test("bad calls change nothing", () => {
   const bad = (changes: object) => () => new KVCache({ ...sizes, ...changes });
   for (const change of [
     { batch: -1 },
+    { batch: 2 ** 62 },
+    { headDim: 2 ** 27, capacity: 2 ** 27 },
     { numKvHeads: 0 },
     { headDim: 0 },
     { valueDim: -1 },

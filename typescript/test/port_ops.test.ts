@@ -262,6 +262,7 @@ test("each code", () => {
   const cases: [string, string, Record<string, unknown>, Record<string, Tensor<TensorArray> | null>][] = [
     ["invalid_request", "cast", { to: null }, {}],
     ["unsupported cast.i8", "cast", { to: "i8" }, {}],
+    ["unsupported cast.float32", "cast", { to: "float32" }, {}],
     ["unsupported cast.toString", "cast", { to: "toString" }, {}],
     ["invalid_config", "cast", { to: 16 }, {}],
     ["invalid_request", "dropout", { seed: null }, {}],
@@ -280,7 +281,11 @@ test("each code", () => {
     ["invalid_config", "rope", { scaling: 2 }, {}],
     ["invalid_config", "rope", { scaling: { type: "yarn" } }, {}],
     ["invalid_config", "rope", { offset: 0 }, { positions: int64([1, 3], [0, 1, 2]) }],
+    ["invalid_request", "rope", {}, { cos: draw(9, 2) }],
+    ["invalid_request", "rope", {}, { sin: draw(9, 2) }],
     ["invalid_config", "mha", { rope: 5 }, {}],
+    ["invalid_config", "mha", { rope: [] }, {}],
+    ["invalid_config", "mla", { rope: [1] }, {}],
     ["invalid_config", "mha", {}, { w_k: draw(4, 4) }],
     ["invalid_config", "mha", {}, { b_q: draw(8) }],
     ["invalid_config", "mha", { rope: null }, { context: draw(1, 2, 4) }],
@@ -298,6 +303,7 @@ test("each code", () => {
     ["invalid_request", "block", {}, { context: null }],
     ["invalid_request", "block", {}, { "cross.w_q": null }],
     ["invalid_request", "block", {}, { "norm_1.weight": null }],
+    ["invalid_config", "block", { norm: "rms" }, { "norm_2.bias": draw(4) }],
     ["invalid_request", "block", {}, { "ff.w_3": null }],
     ["invalid_config", "block", { norm: "batch" }, {}],
     ["invalid_config", "block", { activation: "tanh" }, {}],
@@ -310,6 +316,10 @@ test("each code", () => {
     ["capacity_exceeded", "cache_write", { circular: false }, {}],
     ["invalid_config", "gelu", { approximate: "sigmoid" }, {}],
     ["ok", "transformer", { num_layers: 2.0 }, {}],
+    ["ok", "transformer", {}, { "final_norm.weight": null, "final_norm.bias": draw(4) }],
+    ["invalid_request", "transformer", {}, { "layers.1.cross.w_q": draw(4, 4) }],
+    ["ok", "dropout", { offset: 1e300 }, {}],
+    ["ok", "sdpa", { splits: 1e300 }, {}],
   ];
   for (const [code, op, config, changes] of cases) {
     assert.equal(codeOfBad(op, config, changes), code, JSON.stringify([op, config, Object.keys(changes)]));

@@ -88,7 +88,8 @@ def rope_steps(
 
         # 2. scaling: for longer texts than were trained on; each row of a batch by its own length
         if options.scaling is not None:
-            lengths = np.max(p, axis=1, keepdims=True, initial=-1) + 1  # (B, 1)
+            last = np.max(p, axis=1, keepdims=True, initial=-1)  # (B, 1)
+            lengths = last + 1.0  # (B, 1), a float, so that it cannot wrap around
             frequencies = options.scaling.frequencies(options.base, R, lengths)  # (R/2,) or (B or 1, R/2)
             factor = options.scaling.attention
 

@@ -167,13 +167,15 @@ fn empty<S: Stored>(
     py: Python<'_>,
     (batch, heads, d, dv, capacity): (usize, usize, usize, usize, Option<usize>),
 ) -> PyResult<RwLock<core::KvCache<S>>> {
-    // Where memory cannot be had Rust ends the process; a caller of Python expects an exception.
-    for n in [d, dv] {
-        let sizes = [batch, heads, capacity.unwrap_or(0), n];
-        let floats = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
-        if floats.is_none_or(|floats| Vec::<S>::new().try_reserve_exact(floats).is_err()) {
+    // Where memory cannot be had Rust ends the process; a caller of Python expects an exception. What wraps
+    // around is no legal size, and refused by the cache itself.
+    let held = [batch, heads, capacity.unwrap_or(0), d.max(dv)];
+    for (sizes, bytes) in [(held, size_of::<S>()), ([batch, 1, 1, 1], size_of::<i64>())] {
+        let numbers = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
+        let fits = |numbers| Vec::<u8>::new().try_reserve_exact(numbers * bytes).is_ok();
+        if numbers.is_some_and(|numbers| numbers <= 1 << 53 && !fits(numbers)) {
             return Err(PyMemoryError::new_err(format!(
-                "kv_cache: no memory for {sizes:?} floats"
+                "kv_cache: no memory for {sizes:?} numbers"
             )));
         }
     }

@@ -158,7 +158,7 @@ impl<'a, T: Float> Block<'a, T> {
         context: Option<&ArrayRef3<T>>,
         options: &BlockOptions<'_>,
     ) -> Result<Array3<T>> {
-        check_block("block", x.dim(), context.is_some(), self)?;
+        check_block("block", x.dim(), context.is_some(), self, options)?;
 
         // 1. self-attention: each position over those that it sees
         let mask =

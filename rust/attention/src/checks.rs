@@ -124,13 +124,18 @@ fn check_seed(name: &'static str, seed: u64) -> Result<()> {
 /// The sizes of a cache that must be at least 1.
 pub(crate) fn check_cache_config(
     name: &'static str,
+    batch: usize,
     num_kv_heads: usize,
-    head_dim: usize,
+    (head_dim, value_dim): (usize, usize),
+    capacity: Option<usize>,
 ) -> Result<()> {
     for (argument, size) in [("num_kv_heads", num_kv_heads), ("head_dim", head_dim)] {
         require(size >= 1, InvalidConfig, name, argument, "an integer >= 1", size)?;
     }
-    Ok(())
+    let sizes = [batch, num_kv_heads, capacity.unwrap_or(0), head_dim.max(value_dim)];
+    let count: f64 = sizes.iter().map(|&size| size.max(1) as f64).product();
+    let expected = "a cache of at most 2^53 numbers";
+    require(count <= 2_f64.powi(53), InvalidConfig, name, "capacity", expected, count)
 }
 
 /// k (B, Hkv, T, D) and v (B, Hkv, T, Dv) against the cache's own B, Hkv, D and Dv.

@@ -52,7 +52,7 @@ impl<S: Stored> KvCache<S> {
         value_dim: usize,
         capacity: Option<usize>,
     ) -> Result<Self> {
-        check_cache_config("kv_cache", num_kv_heads, head_dim)?;
+        check_cache_config("kv_cache", batch, num_kv_heads, (head_dim, value_dim), capacity)?;
         let room = capacity.unwrap_or(0);
         Ok(Self {
             k: Array4::default((batch, num_kv_heads, room, head_dim)),

@@ -191,6 +191,9 @@ mod tests {
         assert_eq!(code(Scoring::Scaled, &Array3::zeros((2, 2, 3)), &x, None), "shape_mismatch");
         let w = ndarray::Array2::zeros((3, 3));
         assert_eq!(code(Scoring::General { w: &w }, &narrow, &x, None), "shape_mismatch");
+        let w_k = ndarray::Array2::zeros((3, 0));
+        let form = Scoring::General { w: &w_k };
+        assert_eq!(code(form, &Array3::zeros((1, 2, 0)), &x, None), "shape_mismatch");
         let form = Scoring::Additive { w_q: &w, w_k: &w, w_v: &array![0.0] };
         assert_eq!(code(form, &x, &x, None), "shape_mismatch");
         assert_eq!(code(Scoring::Dot, &x, &x, Some(&array![3])), "invalid_config");

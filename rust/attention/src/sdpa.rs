@@ -147,11 +147,12 @@ pub fn sdpa_steps<T: Float>(
     let sinks = options.sinks.map(|sinks| sinks.view().insert_axis(Axis(1)).into_dyn()); // (Hq, 1)
     let (weights, lse) = softmax_lse(&logits, sinks.as_deref())?; // (B, Hq, Tq, Tk), (B, Hq, Tq)
 
-    // 6. dropout: some weights become 0, the others larger
-    let kept = match &options.dropout {
-        None => weights.clone(),
-        Some(options) => dropout(&weights, options, 0)?,
-    }; // (B, Hq, Tq, Tk)
+    // 6. dropout: some weights become 0, the others larger; a row of NaN stays one
+    let mut kept = weights.clone(); // (B, Hq, Tq, Tk)
+    if let Some(options) = &options.dropout {
+        let dropped = dropout(&weights, options, 0)?;
+        kept.zip_mut_with(&dropped, |w, &d| *w = if w.is_nan() { *w } else { d });
+    }
 
     // 7. weighted sum: over the values of the visible keys
     let mut output = Array4::zeros((batch, hq, tq, dv)); // (B, Hq, Tq, Dv)

@@ -119,6 +119,9 @@ fn nothing_is_changed_by_a_call_that_fails() {
 #[test]
 fn config_faults() {
     assert_eq!(KvCache::<f32>::new(1, 0, 1, 1, None).unwrap_err().code(), "invalid_config");
+    assert_eq!(KvCache::<f32>::new(1 << 62, 1, 1, 1, None).unwrap_err().code(), "invalid_config");
+    let most = Some(usize::MAX);
+    assert_eq!(KvCache::<f32>::new(2, 2, 2, 2, most).unwrap_err().code(), "invalid_config");
     assert_eq!(KvCache::<f32>::new(1, 1, 0, 1, None).unwrap_err().code(), "invalid_config");
 }
 

@@ -117,6 +117,9 @@ fn block_faults() {
     let short = Norm { weight: Some(vector(5, 0)), ..Norm::default() };
     assert_eq!(code(Block { norm_1: short, ..block(1) }, None), "shape_mismatch");
     assert_eq!("batch".parse::<NormKind>().unwrap_err().code(), "invalid_config");
+    let lengths = array![1];
+    let options = BlockOptions { context_lengths: Some(&lengths), ..BlockOptions::default() };
+    assert_eq!(block(1).forward(&x, None, &options).unwrap_err().code(), "invalid_config");
 }
 
 #[test]

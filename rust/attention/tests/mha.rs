@@ -131,6 +131,9 @@ fn faults() {
     let positions = array![[0, 1], [0, 1]];
     let misplaced = MhaOptions { positions: Some(&positions), ..none };
     assert_eq!(code(&turned, None, &misplaced), "shape_mismatch");
+    let in_place = array![[0, 1, 2], [0, 1, 2]];
+    let unturned = MhaOptions { positions: Some(&in_place), ..none };
+    assert_eq!(code(&plain, None, &unturned), "invalid_config");
     let norm = || Some(CowArray::from(Array1::ones(5)));
     assert_eq!(code(&Layer { k_norm: norm(), ..plain.clone() }, None, &none), "shape_mismatch");
     let below = Layer { qk_norm_eps: -1.0, ..plain.clone() };

@@ -60,6 +60,8 @@ def mha_layer(ask: Ask, prefix: str = "", *, rotates: bool = True) -> Any:
         names = ("w_q", "w_k", "w_v", "w_o")
         weights = dict(zip(names, ask.due(*(prefix + name for name in names)), strict=True))
         return make(**weights, **options, **ask.some("b_q", "b_k", "b_v", prefix=prefix))
+    if not rotates:
+        raise InvalidConfig("w_qkv: expected three projections for a context, got one")
     for name in parts:
         if prefix + name in ask.tensors:
             raise InvalidConfig(f"w_qkv: expected it in place of {prefix}{name}, got both")

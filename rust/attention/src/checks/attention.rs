@@ -85,9 +85,10 @@ pub(crate) fn check_scoring<T: Float>(
     let expected = format_args!("batch {batch} and length {len} as in k");
     let got = format_args!("{} and {}", v.0, v.1);
     require((v.0, v.1) == (batch, len), ShapeMismatch, name, "v", expected, got)?;
+    require(dq >= 1, ShapeMismatch, name, "q", "a size of at least 1", dq)?;
+    require(dk >= 1, ShapeMismatch, name, "k", "a size of at least 1", dk)?;
     match form {
         Scoring::Dot | Scoring::Scaled => {
-            require(dq >= 1, ShapeMismatch, name, "q", "a size of at least 1", dq)?;
             let expected = format_args!("size {dq} as in q");
             require(dk == dq, ShapeMismatch, name, "k", expected, dk)?;
         }

@@ -6,7 +6,7 @@ use super::norms::require_eps;
 use super::{
     InvalidConfig, ShapeMismatch, check_lengths, check_options, check_rope, require, require_shape,
 };
-use crate::block::{Block, Norm, NormKind};
+use crate::block::{Block, BlockOptions, Norm, NormKind};
 use crate::errors::Result;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::float::Float;
@@ -105,6 +105,7 @@ pub(crate) fn check_block<T: Float>(
     (_, _, width): (usize, usize, usize),
     with_context: bool,
     block: &Block<'_, T>,
+    options: &BlockOptions<'_>,
 ) -> Result<()> {
     let presence = |there| if there { "one" } else { "None" };
     let crosses = block.cross.is_some();
@@ -112,6 +113,8 @@ pub(crate) fn check_block<T: Float>(
         let expected = if crosses { "one beside cross" } else { "None without cross" };
         require(there == crosses, InvalidConfig, name, argument, expected, presence(there))?;
     }
+    let good = with_context || options.context_lengths.is_none();
+    require(good, InvalidConfig, name, "context_lengths", "None without a context", "an array")?;
     let cross = block.cross.as_ref().map(|cross| ("cross.w_o", cross.w_o.nrows()));
     let outs = [
         ("attention.w_o", block.attention.w_o.nrows()),

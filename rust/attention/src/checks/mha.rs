@@ -4,7 +4,7 @@ use ndarray::ArrayRef2;
 
 use super::attention::Dim3;
 use super::norms::require_eps;
-use super::positions::{check_positions, check_rope};
+use super::positions::check_rope;
 use super::{InvalidConfig, ShapeMismatch, require, require_shape};
 use crate::errors::Result;
 use crate::float::Float;
@@ -49,7 +49,10 @@ pub(crate) fn check_mha<T: Float>(
         require_shape(name, "head_mask", head_mask.shape(), &[hq])?;
     }
     match &layer.rope {
-        None => check_positions(name, options.positions, (x.0, x.1), 0),
+        None => {
+            let alone = options.positions.is_none();
+            require(alone, InvalidConfig, name, "positions", "None without a rope", "positions")
+        }
         Some(rope) => {
             let alone = context.is_none();
             require(alone, InvalidConfig, name, "rope", "None beside a context", "a Rope")?;
