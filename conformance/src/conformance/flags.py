@@ -1,6 +1,7 @@
 """What the flags of the cases mean: the kind of bug, what it does, and a public report where there is one."""
 
 from .case import Note
+from .flags_caches import CACHE_NOTES
 from .flags_family import FAMILY_NOTES
 from .flags_parts import PART_NOTES
 
@@ -183,4 +184,5 @@ NOTES: dict[str, Note] = {
     "Bench": Note("a shape of the speed table", "a wrong result would be timed", None),
     **FAMILY_NOTES,
     **PART_NOTES,
+    **CACHE_NOTES,
 }

@@ -75,7 +75,7 @@ def derive(
     arithmetic = Arithmetic.of(compute_dtype(dtype))
     with np.errstate(all="ignore"):
         if op == "kv_cache":
-            return bound_kv_cache(arithmetic, config, widen(inputs), steps)
+            return bound_kv_cache(arithmetic, config, inputs, steps, dtype)
         if op in BOUNDS:
             return BOUNDS[op](arithmetic, config, widen(inputs))
     raise ValueError(f"bounds: op: expected one of {', '.join(BOUNDS)}, kv_cache, got {op}")

@@ -41,15 +41,22 @@ class Script:
         self._draw = Draw(f"kv_cache/{name}")
 
     def append(
-        self, T: int, lengths: list[int] | None = None, *, k: Any = None, v: Any = None, code: str = "ok"
+        self,
+        T: int,
+        lengths: list[int] | None = None,
+        *,
+        k: Any = None,
+        v: Any = None,
+        code: str = "ok",
+        **options: Any,
     ) -> Self:
-        """T positions, random unless given; `lengths` of them count in each row."""
+        """T positions, random unless given; `lengths` of them count in each row. options: further fields."""
         step = {"do": "append"}
         step["k"] = self._tensor("k", self._draw.normal(self.batch, self.Hkv, T, self.D) if k is None else k)
         step["v"] = self._tensor("v", self._draw.normal(self.batch, self.Hkv, T, self.Dv) if v is None else v)
         if lengths is not None:
             step["lengths"] = self._tensor("lengths", np.array(lengths, np.int64))
-        return self._step(step, code)
+        return self._step(step | self._name_tensors(options), code)
 
     def append_values(self, *values: float) -> Self:
         """One position a value, for a cache of one row, one head and D = Dv = 1."""
@@ -58,14 +65,12 @@ class Script:
 
     def attend(self, Tq: int, *, q: Any = None, lse: bool = True, code: str = "ok", **options: Any) -> Self:
         """Tq queries; arrays among the options (mask, bias, q_offset) become tensors that the step names."""
-        number = sum(step["do"] == "attend" for step in self.steps)
+        number = sum(step["do"] in ("attend", "append_attend") for step in self.steps)
         step: dict[str, Any] = {"do": "attend", "out": f"out{number}"}
         if lse:
             step["lse"] = f"lse{number}"
         step["q"] = self._tensor("q", self._draw.normal(self.batch, self.Hq, Tq, self.D) if q is None else q)
-        for name, value in options.items():
-            step[name] = self._tensor(name, value) if isinstance(value, np.ndarray | Other) else value
-        return self._step(step, code)
+        return self._step(step | self._name_tensors(options), code)
 
     def attend_uniform(self, Tq: int = 1, **options: Any) -> Self:
         """Queries of 0: the output is the mean of the visible values."""
@@ -87,15 +92,7 @@ class Script:
 
     def draft(self, note: str, *flags: str, dtypes: tuple[str, ...] = ("f32", "f64")) -> Draft:
         """The script and its replay after a reset, as a case."""
-        config = {
-            "kind": "contiguous",
-            "batch": self.batch,
-            "num_kv_heads": self.Hkv,
-            "head_dim": self.D,
-            "value_dim": self.Dv,
-            "capacity": self.capacity,
-            "steps": [*self.steps, {"do": "reset"}, *map(_again, self.steps)],
-        }
+        config = self.sizes() | {"steps": [*self.steps, {"do": "reset"}, *map(_again, self.steps)]}
         exact = (*self.exact, *(f"again.{name}" for name in self.exact))
         codes = (*self.codes, "ok", *self.codes)
         return Draft(
@@ -111,10 +108,28 @@ class Script:
             dtypes=dtypes,
         )
 
+    def sizes(self) -> dict[str, Any]:
+        """The config but for the steps."""
+        return {
+            "kind": "contiguous",
+            "batch": self.batch,
+            "num_kv_heads": self.Hkv,
+            "head_dim": self.D,
+            "value_dim": self.Dv,
+            "capacity": self.capacity,
+        }
+
     def _step(self, step: dict[str, Any], code: str) -> Self:
         self.steps.append(step)
         self.codes.append(code)
         return self
+
+    def _name_tensors(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a step; an array among them becomes a tensor that the step names."""
+        return {
+            name: self._tensor(name, value) if isinstance(value, np.ndarray | Other) else value
+            for name, value in options.items()
+        }
 
     def _tensor(self, kind: str, value: Any) -> str:
         name = f"{kind}{sum(key.rstrip('0123456789') == kind for key in self.inputs)}"

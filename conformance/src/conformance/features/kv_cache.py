@@ -8,43 +8,67 @@ import numpy as np
 from .attention import attention_features, attention_flops
 
 Tensors = Mapping[str, np.ndarray]
+Step = Mapping[str, Any]
+GROWING = ("contiguous", "quantised", "latent")
+ATTENDING = ("attend", "append_attend")
+APPENDING = ("append", "append_attend")
 
 
 def cache_features(config: Mapping[str, Any], inputs: Tensors) -> set[str]:
-    """The kind, the steps, and the conditions of every attend."""
-    found = {config.get("kind", "contiguous")} | ({"grow"} if config.get("capacity") is None else set())
-    if config.get("value_dim") not in (None, config["head_dim"]):
+    """The kind and what it is configured with, the steps, and the conditions of every attend."""
+    kind = config.get("kind") or "contiguous"
+    found = {kind} | ({"grow"} if kind in GROWING and config.get("capacity") is None else set())
+    if config.get("value_dim") not in (None, config.get("head_dim")):
         found.add("value_dim")
+    found |= {name for name in ("rope", "group") if config.get(name) is not None}
+    if kind == "quantised":
+        found |= {config.get("format"), *(["zero_point"] if config.get("zero_point") else [])} - {None}
     for step in config["steps"]:
-        action = step["do"]
-        found.add(action)
-        if action == "append" and step.get("lengths"):
-            found.add("append_lengths")
-        if action == "attend":
-            found |= {"attend_lse"} if step.get("lse") else set()
-            named = {name: step[name] for name in ("mask", "bias") if step.get(name)}
-            found |= attention_features({**step, "q_offset": None}, {}, named)
-            offset = step.get("q_offset")
-            found |= (
-                {"q_offset_tensor"}
-                if isinstance(offset, str)
-                else {"q_offset"}
-                if offset is not None
-                else set()
-            )
-            q = inputs[step["q"]]
-            found |= {"gqa"} if q.ndim == 4 and q.shape[1] != config["num_kv_heads"] else set()
+        found |= _step_features(config, step, inputs)
+    return found
+
+
+def _step_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> set[str]:
+    found = {step["do"]}
+    if step["do"] in APPENDING:
+        found |= {"append_lengths"} if step.get("lengths") else set()
+        found |= {"append_padding"} if step.get("padding") is not None else set()
+        found |= {"tokens"} if step.get("tokens") is not None else set()
+    if step["do"] in ATTENDING:
+        found |= _attend_features(config, step, inputs)
+    if step["do"] == "read":
+        found |= {name for name in ("codes", "positions") if step.get(name)}
+    return found
+
+
+def _attend_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> set[str]:
+    found = {"attend_lse"} if step.get("lse") else set()
+    named = {name: step[name] for name in ("mask", "bias") if step.get(name)}
+    found |= attention_features({**step, "q_offset": None}, {}, named)
+    offset = step.get("q_offset")
+    if offset is not None:
+        found.add("q_offset_tensor" if isinstance(offset, str) else "q_offset")
+    q = inputs.get(step["q"])
+    heads = config.get("num_kv_heads")
+    if heads is not None and q is not None and q.ndim == 4 and q.shape[1] != heads:
+        found.add("gqa")
     return found
 
 
 def cache_flops(config: Mapping[str, Any], inputs: Tensors, codes: Sequence[str] | None) -> int:
-    """Of every attend that is ok, over all that is held."""
-    held = flops = 0
+    """Of every attend that is ok, over all that was ever appended to the cache of its name."""
+    held: dict[str, int] = {}
+    flops = 0
     steps = config["steps"]
-    value_dim = config["value_dim"] if config.get("value_dim") is not None else config["head_dim"]
+    latent = config.get("kind") == "latent"
+    D = config["latent_dim"] if latent else config["head_dim"]
+    value_dim = config["value_dim"] if config.get("value_dim") is not None else D
     for step, code in zip(steps, codes or ["ok"] * len(steps), strict=True):
-        if code == "ok" and step["do"] == "append":
-            held += inputs[step["k"]].shape[2]
-        elif code == "ok" and step["do"] == "attend":
-            flops += attention_flops({}, inputs[step["q"]].shape, held, value_dim)
+        name = step.get("cache") or "main"
+        if code == "ok" and step["do"] in APPENDING:
+            held[name] = held.get(name, 0) + inputs[step["latent" if latent else "k"]].shape[-2]
+        if code == "ok" and step["do"] in ATTENDING:
+            flops += attention_flops({}, inputs[step["q"]].shape, held.get(name, 0), value_dim)
+        if code == "ok" and step["do"] == "fork":
+            held[step["into"]] = held.get(name, 0)
     return flops

@@ -68,7 +68,7 @@ def answer(op: str, config: dict[str, Any], inputs: Tensors, steps: Sequence[str
     """Every output that the op can give, in float64. `steps`: for a cache script, the code that each step must give."""
     with np.errstate(all="ignore"):
         if op == "kv_cache":
-            return answer_kv_cache(config, widen(inputs), steps)
+            return answer_kv_cache(config, inputs, steps)
         if op in ORACLES:
             return ORACLES[op](config, widen(inputs))
     raise ValueError(f"oracle: op: expected one of {', '.join(ORACLES)}, kv_cache, got {op}")

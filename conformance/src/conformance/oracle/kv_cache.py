@@ -1,81 +1,231 @@
-"""A cache script, replayed on plain lists: one list of positions a row, nothing preallocated, nothing shared."""
+"""A cache script on the reference machine: full history on plain lists, visibility by the rule, pages counted.
 
-from collections.abc import Iterator, Sequence
+It also says which code each step must give, so that a trace of random steps can be judged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from .cache_attend import Attend, read_attend
+from .cache_checks import (
+    CAPACITY,
+    CONFIG,
+    DTYPE,
+    OK,
+    REQUEST,
+    Refused,
+    check_append,
+    check_attend,
+    check_index,
+    check_truncate,
+    need,
+    whole,
+)
+from .cache_pages import cut_pages, share_prefixes, take_pages
+from .cache_read import Written, read, stats
+from .cache_state import PAGED, ROTATING, Cache, Sizes, Slot, World, store
 from .sdpa import answer_sdpa
 
 Tensors = dict[str, np.ndarray]
+Event = Attend | Written
+MAIN = "main"
 
 
 def answer_kv_cache(config: dict[str, Any], inputs: Tensors, steps: Sequence[str] | None = None) -> Tensors:
     """What the ok steps write. `steps`: the code of each step; one that must fail is skipped."""
     written: Tensors = {}
-    for attention in attends(config, inputs, steps):
-        step, arguments = attention["step"], attention["inputs"]
-        if step["do"] == "read":
-            written |= {f"{step['out']}.{name}": x for name, x in arguments.items()}
+    for event in events(config, inputs, steps):
+        if isinstance(event, Written):
+            written |= event.tensors
             continue
-        answer = answer_sdpa(attention["config"], arguments)
-        written[step["out"]] = answer["output"]
-        if step.get("lse"):
-            written[step["lse"]] = answer["lse"]
+        answer = answer_sdpa(event.config, event.inputs)
+        written[event.step["out"]] = answer["output"]
+        if event.step.get("lse"):
+            written[event.step["lse"]] = answer["lse"]
     return written
 
 
-def attends(config: dict[str, Any], inputs: Tensors, steps: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    """Every attend and read of the script, with the sdpa config and inputs that an attend amounts to."""
-    rows: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(config["batch"])]
+def events(config: dict[str, Any], inputs: Tensors, steps: Sequence[str] | None = None) -> Iterator[Event]:
+    """Every step of the script that writes something."""
+    machine = Machine(config, inputs)
     for number, step in enumerate(config["steps"]):
-        if steps is not None and steps[number] != "ok":
-            continue
-        action = step["do"]
-        if action == "append":
-            k, v = inputs[step["k"]], inputs[step["v"]]
-            for b, row in enumerate(rows):
-                count = int(inputs[step["lengths"]][b]) if step.get("lengths") else k.shape[2]
-                row.extend((k[b, :, t], v[b, :, t]) for t in range(count))
-        elif action == "truncate":
-            rows = [row[:length] for row, length in zip(rows, step["lengths"], strict=True)]
-        elif action == "reset":
-            rows = [[] for _ in rows]
-        else:
-            held = _held(config, rows, inputs)
-            yield {
-                "step": step,
-                "config": _config(step),
-                "inputs": held if action == "read" else _attend(step, held, inputs),
-            }
+        if steps is None or steps[number] == OK:
+            _, event = machine.do(step)
+            if event is not None:
+                yield event
 
 
-def _held(config: dict[str, Any], rows: list[Any], inputs: Tensors) -> Tensors:
-    """Keys and values as blocks (B, Hkv, L, ·), zero beyond each row's length."""
-    longest = max((len(row) for row in rows), default=0)
-    value_dim = config["head_dim"] if config.get("value_dim") is None else config["value_dim"]
-    k = np.zeros((len(rows), config["num_kv_heads"], longest, config["head_dim"]))
-    v = np.zeros((len(rows), config["num_kv_heads"], longest, value_dim))
-    for b, row in enumerate(rows):
-        for t, (key, value) in enumerate(row):
-            k[b, :, t], v[b, :, t] = key, value
-    return {"k": k, "v": v, "lengths": np.array([len(row) for row in rows], np.int64)}
+def predict_codes(config: dict[str, Any], inputs: Tensors) -> list[str]:
+    """The code that each step must give."""
+    machine = Machine(config, inputs)
+    return [machine.do(step)[0] for step in config["steps"]]
 
 
-def _attend(step: dict[str, Any], held: Tensors, inputs: Tensors) -> Tensors:
-    q, lengths = inputs[step["q"]], held["lengths"]
-    arguments = {"q": q, "k": held["k"], "v": held["v"], "kv_lengths": lengths}
-    named = step.get("q_offset")
-    if isinstance(named, str):
-        arguments["q_offset"] = inputs[named]
-    elif named is None:
-        arguments["q_offset"] = lengths - q.shape[2]
-    for name in ("mask", "bias"):
-        if step.get(name):
-            arguments[name] = inputs[step[name]]
-    return arguments
+class Machine:
+    """The caches of a script, which begins with one of the name `main`."""
+
+    def __init__(self, config: dict[str, Any], inputs: Tensors) -> None:
+        self.sizes, self.inputs = Sizes.of(config), inputs
+        self.world = World({MAIN: Cache.empty(self.sizes.batch)})
+
+    def do(self, step: dict[str, Any]) -> tuple[str, Event | None]:
+        """The code of the step, and what it writes. A step that fails changes nothing."""
+        before = self.world
+        self.world = before.copy()
+        try:
+            name = step.get("cache") or MAIN
+            need(name in self.world.caches, CONFIG)
+            return OK, _STEPS[step["do"]](self, self.world.caches[name], step)
+        except Refused as refused:
+            self.world = before
+            return refused.code, None
+
+    def append(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Every counted position of every row, after what a rotating row forgets."""
+        counted = check_append(self.sizes, cache, step, self.inputs)
+        if self.sizes.kind == PAGED:
+            counts = [part.stop - part.start for part in counted]
+            need(take_pages(self.world, self.sizes, cache, counts), CAPACITY)
+        given = {name: self.inputs[step[name]] for name in self.sizes.parts}
+        given = {name: x if x.ndim == 4 else x[:, None] for name, x in given.items()}
+        tokens = None if step.get("tokens") is None else self.inputs[step["tokens"]]
+        cache.dtype = cache.dtype or next(iter(given.values())).dtype
+        cache.written = True
+        for b, part in enumerate(counted):
+            if part.stop > part.start:
+                self._forget(cache, b)
+            for t in range(part.start, part.stop):
+                position = cache.next[b]
+                parts = {
+                    name: store(self.sizes, name, x[b, :, t], position if self._rotates(name) else None)
+                    for name, x in given.items()
+                }
+                cache.rows[b].append(Slot(position, parts, None if tokens is None else int(tokens[b, t])))
+                cache.next[b] += 1
+        if tokens is not None:
+            share_prefixes(self.world, self.sizes, cache)
+
+    def attend(self, cache: Cache, step: dict[str, Any]) -> Event:
+        """As sdpa."""
+        q = check_attend(self.sizes, cache, step, self.inputs)
+        return read_attend(self.sizes, cache, step, self.inputs, q)
+
+    def append_attend(self, cache: Cache, step: dict[str, Any]) -> Event:
+        """Both or neither."""
+        self.append(cache, step)
+        return self.attend(cache, step)
+
+    def truncate(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Each row keeps its first slots, or positions."""
+        lengths = check_truncate(cache, self.sizes, step)
+        for b, n in enumerate(lengths):
+            row = cache.rows[b]
+            if self.sizes.kind == ROTATING:
+                cache.rows[b], cache.next[b] = [slot for slot in row if slot.position < n], n
+            else:
+                cache.rows[b] = row[:n]
+                cache.next[b] = row[n - 1].position + 1 if n else 0
+        if self.sizes.kind == PAGED:
+            cut_pages(self.sizes, cache)
+
+    def reset(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Nothing is held but the type."""
+        dtype = cache.dtype
+        cache.become(Cache.empty(self.sizes.batch))
+        cache.dtype = dtype
+
+    def read(self, cache: Cache, step: dict[str, Any]) -> Event:
+        """What is held."""
+        need(self.sizes.form is not None or not step.get("codes"), CONFIG)
+        return read(self.sizes, cache, step)
+
+    def reorder(self, cache: Cache, step: dict[str, Any]) -> None:
+        """New rows from old ones."""
+        cache.become(cache.take(check_index(self.sizes, step)))
+
+    def fork(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Another name for the same content."""
+        need(isinstance(step.get("into"), str), REQUEST)
+        need(step["into"] not in self.world.caches, CONFIG)
+        self.world.caches[step["into"]] = cache.copy()
+
+    def drop(self, cache: Cache, step: dict[str, Any]) -> None:
+        """The name is free again."""
+        del self.world.caches[step.get("cache") or MAIN]
+
+    def evict(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Slots go, positions and the counter stay."""
+        need(isinstance(step.get("positions"), list), REQUEST)
+        gone = {whole(j) for j in step["positions"]}
+        cache.rows = [[slot for slot in row if slot.position not in gone] for row in cache.rows]
+
+    def shift(self, cache: Cache, step: dict[str, Any]) -> None:
+        """Positions from `from` on move by `by`, and their rotated keys turn on."""
+        need("by" in step and "from" in step, REQUEST)
+        by, start = whole(step["by"]), whole(step["from"])
+        for b, row in enumerate(cache.rows):
+            stays = [slot.position for slot in row if slot.position < start]
+            floor = max(stays, default=-1)
+            after = cache.next[b] + (by if cache.next[b] > start else 0)
+            moved = [self._shifted(slot, by) if slot.position >= start else slot for slot in row]
+            need(all(slot.position > floor for slot in moved[len(stays) :]), CONFIG)
+            need(after > max((slot.position for slot in moved), default=-1), CONFIG)
+            cache.rows[b], cache.next[b] = moved, after
+
+    def save(self, cache: Cache, step: dict[str, Any]) -> None:
+        """A copy under the name of the file."""
+        need(isinstance(step.get("file"), str), REQUEST)
+        self.world.files[step["file"]] = cache.copy()
+
+    def load(self, cache: Cache, step: dict[str, Any]) -> None:
+        """What a file holds, without its tokens; pages are taken anew, row by row."""
+        need(step.get("file") in self.world.files, REQUEST)
+        file = self.world.files[step["file"]]
+        need(cache.dtype is None or cache.dtype == file.dtype, DTYPE)
+        cache.become(file)
+        if self.sizes.kind == PAGED:
+            slots = [len(row) for row in file.rows]
+            cache.rows = [[] for _ in slots]
+            cache.tables = [[] for _ in slots]
+            need(take_pages(self.world, self.sizes, cache, slots), CAPACITY)
+            cache.rows = [[Slot(s.position, s.parts) for s in row] for row in file.rows]
+
+    def stats(self, cache: Cache, step: dict[str, Any]) -> Event:
+        """Slots, bytes, pages."""
+        return stats(self.world, self.sizes, cache, step)
+
+    def _forget(self, cache: Cache, b: int) -> None:
+        """Before new ones come, what no query from now on can see."""
+        if self.sizes.kind == ROTATING:
+            last = cache.next[b] - self.sizes.window
+            cache.rows[b] = [s for s in cache.rows[b] if s.position < self.sizes.keep or s.position > last]
+
+    def _rotates(self, name: str) -> bool:
+        return name == "k" and self.sizes.rope is not None
+
+    def _shifted(self, slot: Slot, by: int) -> Slot:
+        parts = {
+            name: store(self.sizes, name, part, by) if self._rotates(name) and by else part
+            for name, part in slot.parts.items()
+        }
+        return Slot(slot.position + by, parts, slot.token)
 
 
-def _config(step: dict[str, Any]) -> dict[str, Any]:
-    names = ("scale", "causal", "window", "softcap", "q_offset")
-    return {name: step[name] for name in names if not isinstance(step.get(name), str) and name in step}
+_STEPS: dict[str, Callable[[Machine, Cache, dict[str, Any]], Event | None]] = {
+    "append": Machine.append,
+    "attend": Machine.attend,
+    "append_attend": Machine.append_attend,
+    "truncate": Machine.truncate,
+    "reset": Machine.reset,
+    "read": Machine.read,
+    "reorder": Machine.reorder,
+    "fork": Machine.fork,
+    "drop": Machine.drop,
+    "evict": Machine.evict,
+    "shift": Machine.shift,
+    "save": Machine.save,
+    "load": Machine.load,
+    "stats": Machine.stats,
+}
