@@ -2,4 +2,6 @@
 
 python -m rosetta_experiments.layer_costs
 python -m rosetta_experiments.score_variance
+python -m rosetta_experiments.decode
+python -m rosetta_experiments.paging
 """
