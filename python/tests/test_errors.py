@@ -229,7 +229,7 @@ def cache_steps(lib: Backend):
         (SHAPE, "k", lambda c: c.attend(k(2, 2, 1, 4))),
         (SHAPE, "k", lambda c: c.attend(k(1, 2, 1, 3))),
         (DTYPE, "q", lambda c: c.attend(k(dtype=INT))),
-        (DTYPE, "k", lambda c: c.attend(k(dtype="float32"))),
+        (DTYPE, "[qk]", lambda c: c.attend(k(dtype="float32"))),
         (CONFIG, "kv_lengths", lambda c: c.attend(k(), mask=lib.mask(kv_lengths=[1, 1]))),
         (SHAPE, "mask", lambda c: c.attend(k(), mask=lib.mask(keep=[True, True, True]))),
         (SHAPE, "bias", lambda c: c.attend(k(), bias=zeros(lib, 3))),

@@ -108,10 +108,9 @@ def test_each_run_starts_afresh(driver):
 @pytest.mark.parametrize(
     ("code", "config"),
     [
-        ("kind.paged", {"kind": "paged"}),
-        ("step.fork", {"steps": [APPEND, {"do": "fork", "into": "b"}]}),
-        ("step.cache", {"steps": [APPEND | {"cache": "b"}]}),
-        ("rope", {"rope": {}}),
+        ("kind.tree", {"kind": "tree"}),
+        ("kind.1", {"kind": 1}),
+        ("step.prune", {"steps": [APPEND, {"do": "prune"}]}),
         ("invalid_request", {"steps": [{"k": "k"}]}),
         ("invalid_request", {"steps": {"do": "reset"}}),
         ("invalid_config", {"batch": -1}),

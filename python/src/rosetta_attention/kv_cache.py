@@ -1,7 +1,8 @@
 """The contiguous KV cache: keys and values of the past, one block of memory, per-row lengths.
 
 Prefill appends many positions, decode one at a time; `attend` gives the same answer either way. Rows of a
-batch have lengths of their own: what lies beyond a row's length is junk and never visible.
+batch have lengths of their own: what lies beyond a row's length is junk and never visible. Every slot has a
+position, and keeps it when others are evicted; a shift moves positions to close the gap.
 
 Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L longest row, D and Dv
 head sizes.
@@ -10,24 +11,31 @@ Source: Pope et al., "Efficiently Scaling Transformer Inference", 2022, section 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .arrays import Array, IntArray
-from .checks import check_append, check_attend, check_cache, check_room, check_truncate
+from .cache import Entry, KeyValueCache, aligned
+from .cache_rope import turned
+from .checks import check_cache, check_cache_rope, check_room, check_truncate
+from .evicting_cache import EvictingCache
 from .masks import UNMASKED, Mask
-from .sdpa import Steps, sdpa_steps
+from .rope import Rope
+from .sdpa import Steps
+from .slots import Slots
 
 
-class KVCache:
+class KVCache(EvictingCache, KeyValueCache):
     """Keys (B, Hkv, L, D) and values (B, Hkv, L, Dv) of the past. A call that raises leaves it as it was.
 
     capacity: most positions a row may hold; None = grows by doubling. value_dim: None = head_dim.
-    Raises InvalidConfig, DtypeMismatch.
+    rope: turns keys as they come, and queries; None = they come turned, or need not be.
+    Raises ShapeMismatch, InvalidConfig, DtypeMismatch.
     """
+
+    kind = "contiguous"
 
     def __init__(
         self,
@@ -37,120 +45,72 @@ class KVCache:
         value_dim: int | None = None,
         *,
         capacity: int | None = None,
+        rope: Rope | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.batch, self.num_kv_heads, self.head_dim = batch, num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
-        self.capacity = capacity
+        self.capacity, self.rope = capacity, rope
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_cache("kv_cache", self)
-        room = 0 if capacity is None else capacity
-        self._k = np.zeros((batch, num_kv_heads, room, head_dim), dtype)  # (B, Hkv, room, D)
-        self._v = np.zeros((batch, num_kv_heads, room, self.value_dim), dtype)  # (B, Hkv, room, Dv)
-        self._lengths = np.zeros(batch, np.int64)  # (B,)
+        check_cache_rope("kv_cache", self)
+        parts = {
+            "k": (num_kv_heads, head_dim, self.dtype),
+            "v": (num_kv_heads, self.value_dim, self.dtype),
+        }
+        self._slots = Slots(batch, parts, 0 if capacity is None else capacity)
 
-    def __len__(self) -> int:
-        """L, the length of the longest row."""
-        return int(self._lengths.max(initial=0))
-
-    @property
-    def lengths(self) -> IntArray:
-        """How many positions each row holds: a copy, (B,)."""
-        return self._lengths.copy()
-
-    def append(self, k: Array, v: Array, lengths: IntArray | None = None) -> None:
-        """Add `k` (B, Hkv, T, D) and `v` (B, Hkv, T, Dv), T >= 0, after the last position of each row.
-
-        lengths: (B,), how many of the T count in each row; None = all.
-        Raises ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded.
-        """
+    def _prepare(self, name: str, k: Array, v: Array, lengths: IntArray | None, padding: str) -> Entry:
         # 1. check: everything, before anything is changed
-        check_append("append", k, v, lengths, self)
-        counts = np.full(self.batch, k.shape[2], np.int64) if lengths is None else lengths  # (B,)
-        needed = int((self._lengths + counts).max(initial=0))
-        check_room("append", needed, self.capacity)
+        entry = self._entry(name, k, v, lengths, padding, self._slots.next)
+        check_room(name, self.longest_after(entry.counts), self.capacity)
+        return entry
 
+    def _commit(self, entry: Entry) -> None:
         # 2. grow: at least double, so that n appends copy O(n) positions
-        room = self._k.shape[2]
-        if needed > room:
-            extra = ((0, 0), (0, 0), (0, max(needed, 2 * room) - room), (0, 0))
-            grown_k = np.pad(self._k, extra)  # (B, Hkv, room, D)
-            grown_v = np.pad(self._v, extra)  # (B, Hkv, room, Dv)
-            self._k, self._v = grown_k, grown_v  # both or, without the memory for them, neither
+        self._slots.make_room(self.longest_after(entry.counts))
 
-        # 3. write: each row at its own end
-        for b in range(self.batch):
-            start, count = self._lengths[b], counts[b]
-            self._k[b, :, start : start + count] = k[b, :, :count]  # (Hkv, count, D)
-            self._v[b, :, start : start + count] = v[b, :, :count]  # (Hkv, count, Dv)
+        # 3. write: each row at its own end, k (Hkv, count, D) and v (Hkv, count, Dv)
+        self._slots.write(entry.rows)
 
         # 4. advance: only now do the new positions exist
-        self._lengths = self._lengths + counts
+        self._slots.advance(entry.counts)
 
-    def attend(
-        self,
-        q: Array,
-        *,
-        mask: Mask = UNMASKED,
-        bias: Array | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-    ) -> Array:
-        """Attention of `q` (B, Hq, Tq, D) over the positions held: (B, Hq, Tq, Dv).
-
-        mask, bias: over the L positions held. A `mask.q_offset` of None puts the last query on the last
-        position of its row; `mask.kv_lengths` is the cache's own and must be None. scale, softcap: as for
-        sdpa.
-        Raises ShapeMismatch, DtypeMismatch, InvalidConfig.
-        """
-        return self.attend_steps(q, mask=mask, bias=bias, scale=scale, softcap=softcap).output
-
-    def attend_steps(
-        self,
-        q: Array,
-        *,
-        mask: Mask = UNMASKED,
-        bias: Array | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-    ) -> Steps:
-        """`attend` with all its intermediates; same arguments and errors."""
-        check_attend("attend", q, mask)
-
+    def _attend(self, q: Array, mask: Mask = UNMASKED, **options: Any) -> Steps:
         # 5. align: the last query stands on the last position of its row
-        q_offset = self._lengths - q.shape[2] if mask.q_offset is None else mask.q_offset  # (B,)
-        mask = replace(mask, kv_lengths=self._lengths, q_offset=q_offset)
+        slots = self._slots
+        positions = slots.positions[:, : len(self)]  # (B, L)
+        mask = aligned(mask, q.shape[2], slots.lengths, slots.next, positions)
 
         # 6. attend: over views of what is held
-        return sdpa_steps(q, self.keys(), self.values(), mask=mask, bias=bias, scale=scale, softcap=softcap)
+        return self._attend_to(q, self.keys(), self.values(), mask, **options)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Forget from the end: row b keeps its first lengths[b] positions.
+        """Forget from the end: row b keeps its first lengths[b] slots, and goes on after the last of them.
 
         Raises ShapeMismatch, InvalidConfig.
         """
-        # 7. truncate: the memory stays, the positions beyond are junk from now on
-        check_truncate("truncate", lengths, self._lengths.tolist())
-        self._lengths = np.array(lengths, np.int64).reshape(self.batch)  # (B,)
+        # 7. truncate: the memory stays, the slots beyond are junk from now on
+        check_truncate("truncate", lengths, self._slots.lengths.tolist())
+        self._slots.truncate(lengths)
 
     def reset(self) -> None:
         """Forget everything; the memory is kept."""
-        # 8. reset: a cache of length 0
-        self._lengths = np.zeros_like(self._lengths)  # (B,)
+        # 8. reset: a cache of length 0, whose next position is 0
+        self._slots.reset()
+
+    def _turned(self, b: int, slots: IntArray, by: int) -> dict[str, Array]:
+        return {"k": turned(self._slots.parts["k"][b : b + 1, :, slots], self.rope, by)[0]}
 
     def keys(self) -> Array:
         """A view (B, Hkv, L, D); what lies beyond a row's length is junk."""
-        return self._k[:, :, : len(self)]
+        return self._slots.held("k")
 
     def values(self) -> Array:
         """A view (B, Hkv, L, Dv); what lies beyond a row's length is junk."""
-        return self._v[:, :, : len(self)]
+        return self._slots.held("v")
 
     def read(self) -> tuple[Array, Array, IntArray]:
         """Copies: keys (B, Hkv, L, D), values (B, Hkv, L, Dv), zero beyond a row's length; lengths (B,)."""
         # 9. read: by selection, since junk may be NaN
-        held = np.arange(len(self)) < self._lengths[:, None]  # (B, L)
-        held = held[:, None, :, None]  # (B, 1, L, 1)
-        k = np.where(held, self.keys(), 0)  # (B, Hkv, L, D)
-        v = np.where(held, self.values(), 0)  # (B, Hkv, L, Dv)
-        return k, v, self.lengths
+        return self._slots.read("k"), self._slots.read("v"), self.lengths

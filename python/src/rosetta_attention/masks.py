@@ -1,7 +1,7 @@
 """Which query may see which key.
 
 A `Mask` holds conditions, and a slot is visible when all of them allow it. They speak of *positions*: query i
-stands at position p = i + q_offset, key j at position j.
+stands at position p = i + q_offset, key j at position j, unless kv_positions say where it stands.
 
     causal       j <= p
     window       p - left <= j <= p + right
@@ -31,6 +31,7 @@ class Mask:
     kv_lengths: int64 (B,), how many keys of each row exist.
     q_offset: position of query 0, one for all rows or int64 (B,). None = 0; a cache aligns the last query
         with the last position of its row instead.
+    kv_positions: int64 (B, Tk), where each key stands, for causal and window; None = 0, 1, ... Only caches set it.
     """
 
     keep: BoolArray | None = None
@@ -38,6 +39,7 @@ class Mask:
     window: tuple[int | None, int | None] | None = None
     kv_lengths: IntArray | None = None
     q_offset: int | IntArray | None = None
+    kv_positions: IntArray | None = None
 
 
 UNMASKED = Mask()
@@ -61,7 +63,8 @@ def visible_tile(mask: Mask, shape: tuple[int, int, int, int], rows: slice, colu
     offset = np.clip(offset, -FARTHEST, FARTHEST)  # so that no sum wraps around
     p = offset.reshape(-1, 1, 1, 1) + np.arange(rows.start, rows.stop)[:, None]  # (B or 1, 1, tq, 1)
     j = np.arange(columns.start, columns.stop)  # (tk,)
-    distance = j - p  # (B or 1, 1, tq, tk)
+    stands = j if mask.kv_positions is None else mask.kv_positions[:, None, None, columns]  # (..., tk)
+    distance = stands - p  # (B or 1, 1, tq, tk)
     table = np.ones((*shape[:2], p.shape[2], j.size), dtype=bool)  # (B, Hq, tq, tk)
 
     # 2. causal: nothing after the query

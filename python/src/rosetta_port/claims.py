@@ -34,6 +34,25 @@ TABLES = ["position_embedding", "segments", "embedding_norm", "final_norm", "une
 SPARSE = ["causal", "scale", "gqa", "value_dim", "lse", "mask", "visited"]
 MLA = ["causal", "kv_lengths", "scale", "rope", "query_latent", "kv_norm", "q_norm", "value_dim"]
 SHAPES = ["gqa", "value_dim"]
+CACHES = {
+    "KVCache.append_attend": ["append_attend", "append_padding", "rope"],
+    "KVCache.slot_positions": ["positions"],
+    "KVCache.reorder": ["reorder"],
+    "KVCache.fork": ["fork", "drop"],
+    "KVCache.evict": ["evict"],
+    "KVCache.shift": ["shift"],
+    "KVCache.stats": ["stats"],
+    "save": ["save"],
+    "load": ["load"],
+    "RotatingCache": ["rotating"],
+    "PagedCache": ["paged", "tokens"],
+    "QuantisedCache": [
+        *("quantised", "f16", "bf16", "int8", "int4", "fp8_e4m3"),
+        *("zero_point", "group", "codes"),
+    ],
+    "LatentCache": ["latent"],
+    "CrossCache": ["cross"],
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ CLAIMS = {
         [*ATTENTION, *SHAPES, "kv_lengths", "context", "projection_bias", "weights", "lse"],
         {"MultiHeadAttention.packed": LATER},
     ),
-    "kv_cache": Claim("KVCache", [*ATTENTION, *SHAPES, *SCRIPT]),
+    "kv_cache": Claim("KVCache", [*ATTENTION, *SHAPES, *SCRIPT], CACHES),
     "cast": Claim("cast", ["f16", "bf16", "f32", "f64"]),
     "sinusoidal": Claim("sinusoidal", ["positions", "offset", "base", "halves", "table"]),
     "rope": Claim(

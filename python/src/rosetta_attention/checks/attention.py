@@ -45,6 +45,10 @@ def check_mask(name: str, mask: Any, shape: tuple[int, int, int, int]) -> None:
     if mask.kv_lengths is not None:
         call.counts("kv_lengths", mask.kv_lengths, batch, kv_len)
     check_q_offset(call, mask.q_offset, batch)
+    kv_positions = getattr(mask, "kv_positions", None)  # which torch does not have
+    if kv_positions is not None:
+        call.dtype("kv_positions", kv_positions, "int64")
+        call.has_shape("kv_positions", kv_positions, (batch, kv_len))
 
 
 def check_window(call: Call, window: Any) -> None:

@@ -9,20 +9,32 @@ from .call import FLOATS, Call, dtype_name, is_integer
 
 
 def check_cache(name: str, cache: Any) -> None:
-    """The sizes that a cache is made with: integers, at least 1 where nothing could be computed with 0.
+    """The sizes that a cache is made with: integers, at least 1 where nothing could be computed with 0."""
+    check_sizes(name, cache, batch=0, num_kv_heads=1, head_dim=1, value_dim=0)
+    check_capacity(name, cache.capacity)
+    rows = (cache.batch, cache.num_kv_heads, cache.capacity or 0)
+    check_numbers(name, "capacity", *rows, max(cache.head_dim, cache.value_dim))
 
-    All in all not more numbers than a float64 can count.
-    """
+
+def check_numbers(name: str, argument: str, *sizes: int) -> None:
+    """Not more numbers than a float64 can count; a size of 0 counts as 1."""
+    count = math.prod(max(n, 1) for n in sizes)
+    Call(name).config(count <= 2**53, argument, "a cache of at most 2^53 numbers", count)
+
+
+def check_sizes(name: str, cache: Any, **least: int) -> None:
+    """The type of a cache, and the integers that it is made with, each with the least that it may be."""
     call = Call(name)
     call.dtype("dtype", cache, *FLOATS)
-    for argument, least in (("batch", 0), ("num_kv_heads", 1), ("head_dim", 1), ("value_dim", 0)):
-        call.integer(argument, getattr(cache, argument), least)
-    if cache.capacity is not None:
-        good = is_integer(cache.capacity) and cache.capacity >= 0
-        call.config(good, "capacity", "None or an integer >= 0", cache.capacity)
-    rows = math.prod(max(n, 1) for n in (cache.batch, cache.num_kv_heads, cache.capacity or 0))
-    count = rows * max(cache.head_dim, cache.value_dim)
-    call.config(count <= 2**53, "capacity", "a cache of at most 2^53 numbers", count)
+    for argument, smallest in least.items():
+        call.integer(argument, getattr(cache, argument), smallest)
+        check_numbers(name, argument, getattr(cache, argument))
+
+
+def check_capacity(name: str, capacity: Any) -> None:
+    """None, or how many slots a row may hold."""
+    good = capacity is None or (is_integer(capacity) and capacity >= 0)
+    Call(name).config(good, "capacity", "None or an integer >= 0", capacity)
 
 
 def check_append(name: str, k: Any, v: Any, lengths: Any, cache: Any) -> None:
