@@ -75,6 +75,10 @@ impl Named for bool {
     const NAME: &'static str = "bool";
 }
 
+impl Named for u8 {
+    const NAME: &'static str = "uint8";
+}
+
 impl Named for i64 {
     const NAME: &'static str = "int64";
 }

@@ -25,6 +25,7 @@ pub fn exception(py: Python<'_>, error: &AttentionError) -> PyErr {
         AttentionError::DtypeMismatch(fault) => ("DtypeMismatch", fault.to_string()),
         AttentionError::InvalidConfig(fault) => ("InvalidConfig", fault.to_string()),
         AttentionError::CapacityExceeded(fault) => ("CapacityExceeded", fault.to_string()),
+        AttentionError::InvalidFile(fault) => ("InvalidFile", fault.to_string()),
         AttentionError::Unsupported(feature) => ("Unsupported", feature.clone()),
         AttentionError::Internal(message) => ("AttentionError", message.clone()),
     };

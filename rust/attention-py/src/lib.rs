@@ -7,17 +7,19 @@
 mod arguments;
 mod arrays;
 mod blocks;
+mod cache_kinds;
 mod cache_write;
+mod caches;
 mod elements;
 mod errors;
 mod family;
 mod functions;
-mod kv_cache;
 mod linear;
 mod mha;
 mod mla;
 mod norms;
 mod positions;
+mod quantised;
 mod sparse;
 mod weights;
 
@@ -67,5 +69,14 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(blocks::feed_forward, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::block, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::transformer, module)?)?;
-    module.add_class::<kv_cache::KvCache>()
+    module.add_function(wrap_pyfunction!(mha::decode, module)?)?;
+    module.add_function(wrap_pyfunction!(quantised::quantise, module)?)?;
+    module.add_function(wrap_pyfunction!(quantised::restore, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::kv_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::rotating_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::quantised_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::latent_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::cross_cache, module)?)?;
+    module.add_class::<cache_kinds::PagePool>()?;
+    module.add_class::<caches::Cache>()
 }

@@ -9,6 +9,7 @@ use crate::arrays::{
     Floating, Object, array, float_kind, give, give_narrow, optional_array, optional_view,
     optional_wide_view, view, wide_view, with_float,
 };
+use crate::caches::{Cache, write};
 use crate::errors::{exception, released};
 use crate::positions::{POSITIONS, optional_rope_options};
 use crate::weights::{MATRIX, VECTOR, Weights};
@@ -55,6 +56,28 @@ pub fn mha<'py>(
             give(py, steps.lse),
             give_narrow::<S, _>(py, steps.mean_weights),
         ))
+    })
+}
+
+/// (layer, x, cache, (mask, bias, scale, softcap, None, None)) -> output
+#[pyfunction]
+pub fn decode<'py>(
+    layer: &Object<'py>,
+    x: &Object<'py>,
+    cache: &Bound<'py, Cache>,
+    options: Options<'py>,
+) -> PyResult<Object<'py>> {
+    let (py, name) = (x.py(), "decode");
+    with_float!(float_kind(name, "x", x)?, S => {
+        let x = array::<S>(name, "x", x)?;
+        let layer = Layer::<S>::extract(name, layer)?;
+        let options = Arguments::<S>::extract(name, &options)?;
+        let x = wide_view::<S, Ix3>(py, name, "x", &x, "rank 3 (B, T, C)")?;
+        let layer = layer.view(py)?;
+        let views = options.views(py)?;
+        let lock = cache.get().of::<S>(py, name)?;
+        let call = || layer.decode::<S>(&x, &mut **write(lock), &views.options());
+        Ok(give_narrow::<S, _>(py, released(py, call)?))
     })
 }
 

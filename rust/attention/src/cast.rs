@@ -12,10 +12,11 @@
 use half::{bf16, f16};
 use ndarray::{Array, ArrayRef, ArrayView, CowArray, Dimension};
 
+use crate::cache_content::Element;
 use crate::float::Float;
 
 /// A type that floats are stored in. Implemented for `f16`, `bf16`, `f32` and `f64`, and for nothing else.
-pub trait Stored: Copy + Default + Send + Sync + 'static {
+pub trait Stored: Element + Send + Sync + 'static {
     /// What numbers of this type are computed in.
     type Compute: Float;
 

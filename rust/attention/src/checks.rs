@@ -4,7 +4,9 @@
 //! and most ranks are in the signatures already.
 
 mod attention;
+mod cache_file;
 mod cache_write;
+mod caches;
 mod layers;
 mod linear;
 mod mha;
@@ -22,12 +24,21 @@ use crate::masks::{Mask, Offset};
 use crate::sdpa::Sdpa;
 
 pub(crate) use attention::{check_merge, check_scoring, check_splits, check_tiles, check_varlen};
+pub(crate) use cache_file::{
+    check_described, check_file, check_file_rows, check_tensor, check_whole_rows,
+};
 pub(crate) use cache_write::check_cache_write;
+pub(crate) use caches::{
+    check_append, check_attend, check_cache_config, check_cache_rope, check_cross_attend,
+    check_group, check_index, check_latent_append, check_latent_config, check_no_tokens,
+    check_not_written, check_page_size, check_pages, check_quantisation, check_range,
+    check_rollback, check_room, check_shift, check_tokens, check_truncate, check_window,
+};
 pub(crate) use layers::{
     check_block, check_feed_forward, check_mla, check_norm_kind, check_transformer,
 };
 pub(crate) use linear::{check_chunk, check_gated_linear, check_linear_attention};
-pub(crate) use mha::{check_mha, check_packed};
+pub(crate) use mha::{check_decode, check_mha, check_packed};
 pub(crate) use norms::{check_layer_norm, check_rms_norm, check_swiglu};
 pub(crate) use positions::{check_relative_bias, check_rope, check_sinusoidal};
 pub(crate) use sparse::{check_keys, check_pattern, check_sparse, check_structured};
@@ -121,50 +132,6 @@ fn check_seed(name: &'static str, seed: u64) -> Result<()> {
     require(seed < 1 << 53, InvalidConfig, name, "seed", "an integer from 0 to 2^53 - 1", seed)
 }
 
-/// The sizes of a cache that must be at least 1.
-pub(crate) fn check_cache_config(
-    name: &'static str,
-    batch: usize,
-    num_kv_heads: usize,
-    (head_dim, value_dim): (usize, usize),
-    capacity: Option<usize>,
-) -> Result<()> {
-    for (argument, size) in [("num_kv_heads", num_kv_heads), ("head_dim", head_dim)] {
-        require(size >= 1, InvalidConfig, name, argument, "an integer >= 1", size)?;
-    }
-    let sizes = [batch, num_kv_heads, capacity.unwrap_or(0), head_dim.max(value_dim)];
-    let count: f64 = sizes.iter().map(|&size| size.max(1) as f64).product();
-    let expected = "a cache of at most 2^53 numbers";
-    require(count <= 2_f64.powi(53), InvalidConfig, name, "capacity", expected, count)
-}
-
-/// k (B, Hkv, T, D) and v (B, Hkv, T, Dv) against the cache's own B, Hkv, D and Dv.
-pub(crate) fn check_append(
-    name: &'static str,
-    k: Dim4,
-    v: Dim4,
-    lengths: Option<&ArrayRef1<i64>>,
-    (batch, heads, d, dv): Dim4,
-) -> Result<()> {
-    let new = k.2; // T
-    require_shape(name, "k", &[k.0, k.1, k.2, k.3], &[batch, heads, new, d])?;
-    require_shape(name, "v", &[v.0, v.1, v.2, v.3], &[batch, heads, new, dv])?;
-    lengths.map_or(Ok(()), |lengths| check_lengths(name, "lengths", lengths, batch, new))
-}
-
-/// What the cache needs before it can align the queries; sdpa checks the rest.
-pub(crate) fn check_attend(name: &'static str, mask: &Mask<'_>) -> Result<()> {
-    let own = mask.kv_lengths.is_none();
-    require(own, InvalidConfig, name, "kv_lengths", "None, since the cache has its own", "a value")
-}
-
-pub(crate) fn check_room(name: &'static str, needed: usize, capacity: Option<usize>) -> Result<()> {
-    capacity.map_or(Ok(()), |most| {
-        let expected = format_args!("at most {most} positions in a row");
-        require(needed <= most, CapacityExceeded, name, "k", expected, needed)
-    })
-}
-
 /// (B), each 0 <= n <= limit.
 fn check_lengths(
     name: &'static str,
@@ -177,19 +144,6 @@ fn check_lengths(
     let good = lengths.iter().all(|&n| (0..=limit as i64).contains(&n));
     let expected = format_args!("values from 0 to {limit}");
     require(good, InvalidConfig, name, argument, expected, lengths)
-}
-
-/// One integer a row, from 0 to what the row holds.
-pub(crate) fn check_truncate(
-    name: &'static str,
-    lengths: &[i64],
-    held: &ArrayRef1<i64>,
-) -> Result<()> {
-    let expected = format_args!("{} values", held.len());
-    require(lengths.len() == held.len(), ShapeMismatch, name, "lengths", expected, lengths.len())?;
-    let good = lengths.iter().zip(held).all(|(n, most)| (0..=*most).contains(n));
-    let expected = format_args!("integers from 0 to the lengths held, {held}");
-    require(good, InvalidConfig, name, "lengths", expected, format_args!("{lengths:?}"))
 }
 
 fn require(

@@ -99,7 +99,10 @@ mod tests {
     #[test]
     fn all_or_nothing() {
         let x = array![[1.0, f64::NAN], [f64::INFINITY, -0.0]];
-        assert_eq!(dropout(&x, &Dropout { p: 1.0, seed: 1 }, 0).unwrap(), Array2::zeros((2, 2)));
+        assert_eq!(
+            dropout(&x, &Dropout { p: 1.0, seed: 1 }, 0).unwrap(),
+            Array2::<f64>::zeros((2, 2))
+        );
         let same = dropout(&x, &Dropout { p: 0.0, seed: 1 }, 0).unwrap();
         assert!(same.iter().zip(&x).all(|(a, b)| a.to_bits() == b.to_bits()));
     }

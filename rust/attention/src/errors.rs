@@ -23,6 +23,9 @@ pub enum AttentionError {
     /// A cache without room for what it was given.
     #[error("{0}")]
     CapacityExceeded(Fault),
+    /// A file that cannot be read or written, or is not what it should be.
+    #[error("{0}")]
+    InvalidFile(Fault),
     /// A legal request that this implementation, or this machine, does not offer.
     #[error("{0} is not offered here")]
     Unsupported(String),
@@ -44,6 +47,7 @@ impl AttentionError {
             Self::DtypeMismatch(_) => "dtype_mismatch",
             Self::InvalidConfig(_) => "invalid_config",
             Self::CapacityExceeded(_) => "capacity_exceeded",
+            Self::InvalidFile(_) => "invalid_request",
             Self::Unsupported(_) => "unsupported",
             Self::Internal(_) => "internal",
         }

@@ -4,7 +4,10 @@
 //!
 //! - Attention: [`softmax`](mod@softmax), [`masks`], [`sdpa`](mod@sdpa) and its other rungs
 //!   [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
-//!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`]; [`kv_cache`], [`cache_write`](mod@cache_write).
+//!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`].
+//! - Caches: the trait [`cache::Cache`], and its kinds [`kv_cache`], [`rotating_cache`], [`paged_cache`] with its
+//!   [`page_pool`], [`quantised_cache`] on [`quantise`](mod@quantise), [`latent_cache`], [`cross_cache`]; [`cache_file`];
+//!   [`cache_write`](mod@cache_write).
 //! - Positions: [`sinusoidal`](mod@sinusoidal), [`rope`](mod@rope), [`rope_scaling`], [`alibi`](mod@alibi),
 //!   [`relative_bias`](mod@relative_bias).
 //! - Other kinds: [`linear_attention`](mod@linear_attention), [`linear_recurrent`](mod@linear_recurrent),
@@ -32,9 +35,14 @@
 
 pub mod alibi;
 pub mod block;
+pub mod cache;
+pub mod cache_content;
+pub mod cache_file;
 pub mod cache_write;
 pub mod cast;
 mod checks;
+mod code_memory;
+pub mod cross_cache;
 pub mod dropout;
 pub mod errors;
 pub mod feed_forward;
@@ -43,21 +51,30 @@ pub mod float;
 pub mod gated_linear;
 pub mod gelu;
 pub mod kv_cache;
+mod kv_slots;
+pub mod latent_cache;
 pub mod layer_norm;
 pub mod linear_attention;
 pub mod linear_chunked;
 pub mod linear_recurrent;
 pub mod masks;
+mod memory;
 pub mod merge;
 pub mod mha;
 pub mod mla;
 pub mod mla_absorbed;
 pub mod packing;
+pub mod page_pool;
+pub mod paged_cache;
 pub mod philox;
+pub mod quantise;
+pub mod quantised_cache;
 pub mod relative_bias;
 pub mod rms_norm;
 pub mod rope;
 pub mod rope_scaling;
+pub mod rotating_cache;
+pub mod rows;
 pub mod scoring;
 pub mod sdpa;
 pub mod simd;
@@ -73,8 +90,11 @@ pub mod varlen;
 
 pub use alibi::{AlibiSteps, alibi, alibi_slopes, alibi_steps};
 pub use block::{Block, BlockOptions, Norm, NormKind};
+pub use cache::{Append, Cache, Held, Padding, PageCounts, Sizes, Stats};
+pub use cache_file::{load, save};
 pub use cache_write::cache_write;
 pub use cast::{Stored, cast, narrow, widen};
+pub use cross_cache::CrossCache;
 pub use dropout::{Dropout, DropoutSteps, dropout, dropout_steps};
 pub use errors::{AttentionError, Fault, Result};
 pub use feed_forward::{Activation, FeedForward};
@@ -83,6 +103,7 @@ pub use float::Float;
 pub use gated_linear::{GatedLinear, Rule, gated_linear};
 pub use gelu::{Approximate, gelu};
 pub use kv_cache::KvCache;
+pub use latent_cache::LatentCache;
 pub use layer_norm::{LayerNormSteps, layer_norm, layer_norm_steps};
 pub use linear_attention::{LinearState, linear_attention};
 pub use linear_chunked::linear_chunked;
@@ -92,11 +113,17 @@ pub use merge::{OutputLse, merge};
 pub use mha::{MhaOptions, MhaSteps, MultiHeadAttention};
 pub use mla::{MlaOptions, MlaSteps, MultiHeadLatentAttention};
 pub use packing::{Packing, unpack};
+pub use page_pool::{PagePool, PageSizes};
+pub use paged_cache::PagedCache;
 pub use philox::philox_words;
+pub use quantise::{Codes, Format, Quantisation, quantise, restore};
+pub use quantised_cache::QuantisedCache;
 pub use relative_bias::{RelativeBias, RelativeBiasSteps, relative_bias, relative_bias_steps};
 pub use rms_norm::rms_norm;
 pub use rope::{Rope, RopeSteps, RopeTables, rope, rope_steps};
 pub use rope_scaling::RopeScaling;
+pub use rotating_cache::RotatingCache;
+pub use rows::Rows;
 pub use scoring::{Scoring, ScoringSteps, scoring, scoring_steps};
 pub use sdpa::{Sdpa, Steps, sdpa, sdpa_steps};
 pub use simd::{Tier, sdpa_simd};

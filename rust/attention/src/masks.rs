@@ -94,9 +94,17 @@ pub(crate) fn sees(
 ) -> bool {
     // 1. positions: of this query and of this key
     let (b, _, i, key) = slot;
-    let p = mask.position(b, i);
-    let j = key as i64;
+    allows(mask, keep, slot, mask.position(b, i), key as i64)
+}
 
+/// `sees` where the query stands at position `p`, and the key at position `j`, whatever its slot is.
+pub(crate) fn allows(
+    mask: &Mask<'_>,
+    keep: Option<ArrayView4<'_, bool>>,
+    slot: (usize, usize, usize, usize),
+    p: i64,
+    j: i64,
+) -> bool {
     // 2. causal: nothing after the query
     let not_after = !mask.causal || j <= p;
 
@@ -106,7 +114,7 @@ pub(crate) fn sees(
         && right.is_none_or(|right| j <= p.saturating_add(steps(right)));
 
     // 4. lengths: nothing beyond the end of the row
-    let exists = mask.kv_lengths.is_none_or(|lengths| j < lengths[b]);
+    let exists = mask.kv_lengths.is_none_or(|lengths| (slot.3 as i64) < lengths[slot.0]);
 
     // 5. keep: nothing that the caller excludes
     let kept = keep.is_none_or(|keep| keep[slot]);

@@ -18,9 +18,12 @@ use ndarray::{
     Array3, Array4, ArrayRef1, ArrayRef2, ArrayRef3, ArrayRef4, Axis, CowArray, Ix1, Ix2, s,
 };
 
-use crate::checks::check_mha;
+use crate::cache::{Append, Cache};
+use crate::cast::{Stored, narrow};
+use crate::checks::{check_decode, check_mha};
 use crate::errors::Result;
 use crate::float::Float;
+use crate::masks::Mask;
 use crate::packing::{Packing, unpack};
 use crate::rms_norm::rms;
 use crate::rope::{Rope, placed, rotate, turns};
@@ -171,18 +174,8 @@ impl<'a, T: Float> MultiHeadAttention<'a, T> {
         Ok(self.steps(x, context, options)?.output)
     }
 
-    /// The call with its intermediates; same arguments and errors.
-    ///
-    /// # Errors
-    /// `ShapeMismatch`, `InvalidConfig`.
-    pub fn steps(
-        &self,
-        x: &ArrayRef3<T>,
-        context: Option<&ArrayRef3<T>>,
-        options: &MhaOptions<'_, T>,
-    ) -> Result<MhaSteps<T>> {
-        check_mha("mha", x.dim(), context.map(|context| context.dim()), self, options)?;
-        let context = context.unwrap_or(x);
+    /// Queries (B, Hq, Tq, D) of `x`, keys (B, Hkv, Tk, D) and values (B, Hkv, Tk, Dv) of `context`.
+    fn project(&self, x: &ArrayRef3<T>, context: &ArrayRef3<T>) -> [Array4<T>; 3] {
         let num_kv_heads = self.num_kv_heads.unwrap_or(self.num_heads);
 
         // 1. project: rows of x to queries, rows of the context to keys and values
@@ -201,6 +194,22 @@ impl<'a, T: Float> MultiHeadAttention<'a, T> {
                 *heads = rms(heads, Some(weight), self.qk_norm_eps);
             }
         }
+        [q, k, v]
+    }
+
+    /// The call with its intermediates; same arguments and errors.
+    ///
+    /// # Errors
+    /// `ShapeMismatch`, `InvalidConfig`.
+    pub fn steps(
+        &self,
+        x: &ArrayRef3<T>,
+        context: Option<&ArrayRef3<T>>,
+        options: &MhaOptions<'_, T>,
+    ) -> Result<MhaSteps<T>> {
+        check_mha("mha", x.dim(), context.map(|context| context.dim()), self, options)?;
+        let context = context.unwrap_or(x);
+        let [mut q, mut k, v] = self.project(x, context);
 
         // 4. rotate: queries and keys alike, by their positions
         if let Some(rope) = &self.rope {
@@ -229,6 +238,29 @@ impl<'a, T: Float> MultiHeadAttention<'a, T> {
         // 8. output projection: mixes the heads
         let output = linear(&merged, &self.w_o, self.b_o.as_deref()); // (B, Tq, Cout)
         Ok(MhaSteps { output, weights: heads.weights, lse: heads.lse, mean_weights })
+    }
+
+    /// The next tokens of each row, `x` (B, T, C), a single one or a whole prompt: (B, T, Cout).
+    ///
+    /// Their keys and values are appended to the cache, and they attend causally to all that it then holds.
+    /// A layer with a rope needs a cache with the same, which rotates keys and queries.
+    ///
+    /// # Errors
+    /// `ShapeMismatch`, `InvalidConfig`, `CapacityExceeded`; then the cache is as it was.
+    pub fn decode<S: Stored<Compute = T>>(
+        &self,
+        x: &ArrayRef3<T>,
+        cache: &mut dyn Cache<S>,
+        options: &Sdpa<'_, T>,
+    ) -> Result<Array3<T>> {
+        check_mha("decode", x.dim(), None, self, &MhaOptions::default())?;
+        let [q, k, v] = self.project(x, x);
+        check_decode("decode", (k.dim(), v.dim()), self.rope.as_ref(), cache)?;
+        let mask = Mask { causal: true, ..options.mask };
+        let (k, v) = (narrow::<S, _>(k), narrow::<S, _>(v));
+        let options = Sdpa { mask, ..*options };
+        let heads = cache.append_attend_steps((&k, &v), &Append::default(), &q, &options)?;
+        Ok(linear(&merge_heads(&heads.output), &self.w_o, self.b_o.as_deref()))
     }
 }
 

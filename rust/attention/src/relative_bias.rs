@@ -139,7 +139,7 @@ mod tests {
             let table = Array2::<f64>::ones((4, dim.1));
             let scores = Array4::zeros(dim);
             let output = relative_bias(&scores, &table, &RelativeBias::default()).unwrap();
-            assert_eq!(output, Array4::ones(dim));
+            assert_eq!(output, Array4::<f64>::ones(dim));
         }
         let scores = Array4::<f32>::zeros((1, 2, 3, 3));
         let code = |table: (usize, usize), options: &RelativeBias| {

@@ -135,6 +135,24 @@ pub(crate) fn turns<T: Float>(
     d: usize,
     positions: &ArrayRef2<i64>,
 ) -> (Array3<T>, Array3<T>) {
+    tables(options, d, positions, true)
+}
+
+/// `turns` for what was turned before: it has the attention factor already.
+pub(crate) fn further_turns<T: Float>(
+    options: &Rope,
+    d: usize,
+    positions: &ArrayRef2<i64>,
+) -> (Array3<T>, Array3<T>) {
+    tables(options, d, positions, false)
+}
+
+fn tables<T: Float>(
+    options: &Rope,
+    d: usize,
+    positions: &ArrayRef2<i64>,
+    with_factor: bool,
+) -> (Array3<T>, Array3<T>) {
     let (batch, len) = positions.dim();
     let pairs = options.rotary_dim.unwrap_or(d) / 2; // R/2
     let mut cos = Array3::zeros((batch, len, pairs)); // (B, T, R/2)
@@ -149,6 +167,7 @@ pub(crate) fn turns<T: Float>(
             None => (plain, 1.0),
             Some(scaling) => scaling.apply(options.base, &plain, seen),
         }; // (R/2)
+        let factor = if with_factor { factor } else { 1.0 };
 
         // 3. angles: in f64, since at large positions an f32 is a part of a turn off
         for (t, &position) in row.iter().enumerate() {

@@ -130,6 +130,12 @@ impl RopeScaling {
         }
     }
 
+    /// Whether frequencies depend on how long a text is, and no length was given.
+    pub(crate) fn follows_the_text(&self) -> bool {
+        let by_length = matches!(self, Self::Dynamic { .. } | Self::LongRope { .. });
+        by_length && self.length().is_none()
+    }
+
     /// L0, where the method has one.
     fn original_length(&self) -> usize {
         match self {

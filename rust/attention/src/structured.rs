@@ -139,7 +139,7 @@ mod tests {
         for (batch, len) in [(0, 2), (2, 0)] {
             let steps =
                 structured_steps(&Array3::zeros((batch, len, 2)), &w_1, &w_2, None).unwrap();
-            assert_eq!(steps.output, Array3::zeros((batch, 4, 2)));
+            assert_eq!(steps.output, Array3::<f32>::zeros((batch, 4, 2)));
             assert_eq!((steps.weights.dim(), steps.penalty.len()), ((batch, 4, len), batch));
         }
         let h = Array3::zeros((1, 2, 2));

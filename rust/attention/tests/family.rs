@@ -41,7 +41,7 @@ fn all_dropped_in_every_rung() {
     let x = signed::<f32>((1, 2, 3, 4), 5);
     let options = Sdpa { dropout: Some(Dropout { p: 1.0, seed: 3 }), ..Sdpa::default() };
     for (rung, output, lse) in common::rungs(&x, &x, &x, &options) {
-        assert_eq!(output, Array4::zeros(x.dim()), "{rung}");
+        assert_eq!(output, Array4::<f32>::zeros(x.dim()), "{rung}");
         assert!(lse.iter().all(|lse| lse.is_finite()), "{rung}");
     }
 }

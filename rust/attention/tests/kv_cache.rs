@@ -4,8 +4,8 @@
 mod common;
 
 use common::{column, same, signed};
-use ndarray::{Array4, array, s};
-use rosetta_attention::{KvCache, Mask, Offset, Sdpa, sdpa};
+use ndarray::{Array1, Array4, array, s};
+use rosetta_attention::{Append, Cache, Held, KvCache, Mask, Offset, Sdpa, sdpa};
 
 const NAN: f64 = f64::NAN;
 
@@ -17,8 +17,15 @@ fn cache(capacity: Option<usize>) -> KvCache<f64> {
     KvCache::new(1, 1, 1, 1, capacity).unwrap()
 }
 
+/// The first so many tokens of each row count.
+fn counted(lengths: &Array1<i64>) -> Append<'_> {
+    Append { lengths: Some(lengths), ..Append::default() }
+}
+
 fn push(cache: &mut KvCache<f64>, values: &[f64]) {
-    cache.append(&Array4::zeros((1, 1, values.len(), 1)), &column(values), None).unwrap();
+    cache
+        .append(&Array4::zeros((1, 1, values.len(), 1)), &column(values), &Append::default())
+        .unwrap();
 }
 
 /// As many queries of 0 as there are means give these outputs.
@@ -71,13 +78,15 @@ fn rows_have_lengths_of_their_own() {
     let mut cache = KvCache::<f64>::new(2, 1, 1, 1, None).unwrap();
     let v = array![[[[1.0], [3.0]]], [[[5.0], [NAN]]]]; // the second row counts one: NaN is junk
     let k = v.mapv(|x| if x.is_nan() { NAN } else { 0.0 });
-    cache.append(&k, &v, Some(&array![2, 1])).unwrap();
+    cache.append(&k, &v, &counted(&array![2, 1])).unwrap();
     let output = cache.attend(&Array4::zeros((2, 1, 1, 1)), &causal()).unwrap();
     assert_eq!(output.as_slice().unwrap(), [2.0, 5.0]);
-    let (k, v, lengths) = cache.read();
+    let Held { k, v, lengths, .. } = cache.read();
     assert_eq!(v.as_slice().unwrap(), [1.0, 3.0, 5.0, 0.0]);
     assert_eq!((k.sum(), lengths), (0.0, array![2, 1]));
-    cache.append(&Array4::zeros((2, 1, 1, 1)), &array![[[[8.0]]], [[[7.0]]]], None).unwrap();
+    cache
+        .append(&Array4::zeros((2, 1, 1, 1)), &array![[[[8.0]]], [[[7.0]]]], &Append::default())
+        .unwrap();
     let output = cache.attend(&Array4::zeros((2, 1, 1, 1)), &causal()).unwrap();
     assert_eq!(output.as_slice().unwrap(), [4.0, 6.0]);
 }
@@ -86,7 +95,7 @@ fn rows_have_lengths_of_their_own() {
 fn nothing_is_changed_by_a_call_that_fails() {
     let mut cache = KvCache::<f32>::new(2, 1, 3, 2, Some(4)).unwrap();
     let (k, v) = (signed((2, 1, 3, 3), 1), signed((2, 1, 3, 2), 2));
-    cache.append(&k, &v, Some(&array![3, 1])).unwrap();
+    cache.append(&k, &v, &counted(&array![3, 1])).unwrap();
     let before = cache.clone();
     let x = |h, t, d| Array4::<f32>::ones((2, h, t, d));
     let lengths = |n: [i64; 2]| array![n[0], n[1]];
@@ -100,7 +109,13 @@ fn nothing_is_changed_by_a_call_that_fails() {
         (x(1, 1, 4), x(1, 1, 2), None, "shape_mismatch"),
         (x(1, 1, 3), x(1, 1, 3), None, "shape_mismatch"),
     ] {
-        assert_eq!(cache.append(&k, &v, lengths.as_deref()).unwrap_err().code(), code);
+        assert_eq!(
+            cache
+                .append(&k, &v, &Append { lengths: lengths.as_deref(), ..Append::default() })
+                .unwrap_err()
+                .code(),
+            code
+        );
     }
     assert_eq!(cache.truncate(&[1]).unwrap_err().code(), "shape_mismatch");
     for bad in [[4, 1], [-1, 0]] {
@@ -113,7 +128,7 @@ fn nothing_is_changed_by_a_call_that_fails() {
     assert_eq!(cache.attend(&x(1, 1, 4), &Sdpa::default()).unwrap_err().code(), "shape_mismatch");
     assert_eq!(cache.lengths(), before.lengths());
     assert!(same(cache.keys(), before.keys()) && same(cache.values(), before.values()));
-    cache.append(&x(1, 1, 3), &x(1, 1, 2), None).unwrap(); // room for exactly one more
+    cache.append(&x(1, 1, 3), &x(1, 1, 2), &Append::default()).unwrap(); // room for exactly one more
 }
 
 #[test]
@@ -128,10 +143,14 @@ fn config_faults() {
 #[test]
 fn empty_appends_and_batches() {
     let mut cache = KvCache::<f32>::new(0, 1, 2, 2, None).unwrap();
-    cache.append(&Array4::zeros((0, 1, 3, 2)), &Array4::zeros((0, 1, 3, 2)), None).unwrap();
-    assert_eq!((cache.len(), cache.read().0.dim()), (0, (0, 1, 0, 2)));
+    cache
+        .append(&Array4::zeros((0, 1, 3, 2)), &Array4::zeros((0, 1, 3, 2)), &Append::default())
+        .unwrap();
+    assert_eq!((cache.len(), cache.read().k.dim()), (0, (0, 1, 0, 2)));
     let mut cache = KvCache::<f32>::new(1, 1, 2, 2, Some(0)).unwrap();
-    cache.append(&Array4::zeros((1, 1, 0, 2)), &Array4::zeros((1, 1, 0, 2)), None).unwrap();
+    cache
+        .append(&Array4::zeros((1, 1, 0, 2)), &Array4::zeros((1, 1, 0, 2)), &Append::default())
+        .unwrap();
     assert_eq!(cache.attend(&Array4::ones((1, 2, 3, 2)), &Sdpa::default()).unwrap().sum(), 0.0);
 }
 
@@ -146,7 +165,7 @@ fn one_by_one_equals_all_at_once() {
     for turn in 0..2 {
         for t in 0..9 {
             let at = s![.., .., t..=t, ..];
-            cache.append(&k.slice(at), &v.slice(at), None).unwrap();
+            cache.append(&k.slice(at), &v.slice(at), &Append::default()).unwrap();
             let output = cache.attend(&q.slice(at), &options).unwrap();
             assert!(same(&output, whole.slice(at)), "turn {turn}, position {t}");
         }

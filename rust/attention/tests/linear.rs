@@ -101,7 +101,7 @@ fn empty_sizes() {
         let v = Array4::ones((batch, 2, tk, 5));
         for answer in rungs(&q, &k, &v, tq == tk, None) {
             let (output, memory) = answer.unwrap();
-            assert_eq!(output, Array4::zeros((batch, 4, tq, 5)));
+            assert_eq!(output, Array4::<f64>::zeros((batch, 4, tq, 5)));
             let want = Array4::from_elem((batch, 2, 3, 5), tk as f64);
             assert_eq!((memory.state, memory.norm.dim()), (want, (batch, 2, 3)));
         }
@@ -168,7 +168,7 @@ fn channels_fade_at_their_own_rates() {
         ..GatedLinear::default()
     };
     let (output, state) = gated_linear(&q, &k, &column(&[4.0, 9.0]), &options).unwrap();
-    assert_eq!(output, column(&[0.0, 2.0 * (2.0 + 10.0)]));
+    assert_eq!(output, column::<f64>(&[0.0, 2.0 * (2.0 + 10.0)]));
     assert_eq!(state, array![[[[2.0], [1.0]]]]);
 }
 

@@ -103,7 +103,7 @@ fn a_pruned_head_contributes_nothing() {
     assert!(same(&parts.forward(&x, None, &options).unwrap(), &want));
     let none = Array1::from_elem(4, false);
     let options = MhaOptions { head_mask: Some(&none), ..options };
-    assert_eq!(parts.forward(&x, None, &options).unwrap(), Array3::zeros((1, 3, 7)));
+    assert_eq!(parts.forward(&x, None, &options).unwrap(), Array3::<f64>::zeros((1, 3, 7)));
     assert_eq!(parts.steps(&x, None, &options).unwrap().weights.dim(), (1, 4, 3, 3));
 }
 
@@ -112,7 +112,7 @@ fn weights_are_those_before_dropout() {
     let (parts, x) = (layer(), input(1, 3, 5));
     let attention = Sdpa { dropout: Some(Dropout { p: 1.0, seed: 1 }), ..Sdpa::default() };
     let steps = parts.steps(&x, None, &MhaOptions { attention, ..MhaOptions::default() }).unwrap();
-    assert_eq!(steps.output, Array3::zeros((1, 3, 7)));
+    assert_eq!(steps.output, Array3::<f64>::zeros((1, 3, 7)));
     let plain = parts.steps(&x, None, &MhaOptions::default()).unwrap();
     assert!(same(&steps.weights, &plain.weights) && same(&steps.lse, &plain.lse));
 }

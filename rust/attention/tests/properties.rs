@@ -5,7 +5,9 @@ mod common;
 use common::{same, signed};
 use ndarray::{Array1, Array3, Array4, ArrayD, Axis, concatenate, s};
 use proptest::prelude::*;
-use rosetta_attention::{Dropout, Float, KvCache, Mask, Offset, Sdpa, Window, sdpa_steps, visible};
+use rosetta_attention::{
+    Append, Cache, Dropout, Float, KvCache, Mask, Offset, Sdpa, Window, sdpa_steps, visible,
+};
 
 /// A call with everything that it borrows.
 #[derive(Debug, Clone)]
@@ -268,7 +270,7 @@ proptest! {
         for cut in cuts.into_iter().chain([tk]) {
             let end = tk.min(start + cut);
             let at = s![.., .., start..end, ..];
-            cache.append(&t.k.slice(at), &t.v.slice(at), None).unwrap();
+            cache.append(&t.k.slice(at), &t.v.slice(at), &Append::default()).unwrap();
             let steps = cache.attend_steps(&t.q.slice(at), &options).unwrap();
             prop_assert!(same(&steps.output, whole.output.slice(at)));
             prop_assert!(same(&steps.lse, whole.lse.slice(s![.., .., start..end])));

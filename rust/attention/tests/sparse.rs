@@ -99,7 +99,7 @@ fn empty_sizes() {
         let v = Array4::ones((batch, 1, tk, 4));
         assert_eq!(
             sparse(&q, &k, &v, &pattern, None, true).unwrap(),
-            Array4::zeros((batch, 2, tq, 4))
+            Array4::<f32>::zeros((batch, 2, tq, 4))
         );
     }
     let empty = Array2::from_elem((0, 1), true);

@@ -8,15 +8,27 @@ an array that another thread changes meanwhile gives a mixture of old and new nu
 from ._rust import __rustc__, __version__
 from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
 from .block import Block, Norm
+from .cache import AttendOptions, Cache, Stats
+from .cache_file import load, save
 from .cache_write import cache_write
 from .cast import cast, narrow, widen
+from .cross_cache import CrossCache
 from .dropout import Dropout, DropoutSteps, dropout, dropout_steps
-from .errors import AttentionError, CapacityExceeded, DtypeMismatch, InvalidConfig, ShapeMismatch, Unsupported
+from .errors import (
+    AttentionError,
+    CapacityExceeded,
+    DtypeMismatch,
+    InvalidConfig,
+    InvalidFile,
+    ShapeMismatch,
+    Unsupported,
+)
 from .feed_forward import FeedForward
 from .flash import flash
 from .gated_linear import GatedSteps, gated_linear
 from .gelu import gelu
 from .kv_cache import KVCache
+from .latent_cache import LatentCache
 from .layer_norm import LayerNormSteps, layer_norm, layer_norm_steps
 from .linear_attention import LinearState, LinearSteps, linear_attention
 from .linear_chunked import linear_chunked
@@ -25,11 +37,16 @@ from .masks import Mask, visible
 from .merge import OutputLse, merge
 from .mha import MhaSteps, MultiHeadAttention
 from .mla import MlaSteps, MultiHeadLatentAttention
+from .page_pool import PagePool
+from .paged_cache import PagedCache
 from .philox import philox_words
+from .quantise import Codes, quantise, restore
+from .quantised_cache import QuantisedCache
 from .relative_bias import RelativeBiasSteps, relative_bias, relative_bias_steps
 from .rms_norm import rms_norm
 from .rope import Rope, RopeSteps, rope, rope_steps
 from .rope_scaling import DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
+from .rotating_cache import RotatingCache
 from .scoring import ScoringSteps, scoring, scoring_steps
 from .sdpa import Steps, sdpa, sdpa_simd, sdpa_steps, simd_tiers
 from .sinusoidal import SinusoidalSteps, sinusoidal, sinusoidal_steps
@@ -44,11 +61,15 @@ from .varlen import varlen
 
 __all__ = [
     "AlibiSteps",
+    "AttendOptions",
     "AttentionError",
     "BigBird",
     "Block",
     "Blocks",
+    "Cache",
     "CapacityExceeded",
+    "Codes",
+    "CrossCache",
     "Dilated",
     "Dropout",
     "DropoutSteps",
@@ -59,7 +80,9 @@ __all__ = [
     "GatedSteps",
     "Global",
     "InvalidConfig",
+    "InvalidFile",
     "KVCache",
+    "LatentCache",
     "LayerNormSteps",
     "LinearScaling",
     "LinearState",
@@ -73,15 +96,20 @@ __all__ = [
     "MultiHeadLatentAttention",
     "Norm",
     "OutputLse",
+    "PagePool",
+    "PagedCache",
     "Pattern",
+    "QuantisedCache",
     "RelativeBiasSteps",
     "Rope",
     "RopeSteps",
+    "RotatingCache",
     "ScoringSteps",
     "ShapeMismatch",
     "SinusoidalSteps",
     "SoftmaxSteps",
     "SparseSteps",
+    "Stats",
     "Steps",
     "Strided",
     "StructuredSteps",
@@ -107,14 +135,18 @@ __all__ = [
     "linear_attention",
     "linear_chunked",
     "linear_recurrent",
+    "load",
     "merge",
     "narrow",
     "philox_words",
+    "quantise",
     "relative_bias",
     "relative_bias_steps",
+    "restore",
     "rms_norm",
     "rope",
     "rope_steps",
+    "save",
     "scoring",
     "scoring_steps",
     "sdpa",

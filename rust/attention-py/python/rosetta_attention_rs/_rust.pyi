@@ -1,9 +1,11 @@
 """The extension module. Private: the functions around it have the defaults and the documentation."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import Array, BoolArray, Float64Array, IntArray, WordArray
 from .block import Block, Norm
@@ -13,11 +15,13 @@ from .linear_attention import LinearState
 from .masks import Mask
 from .mha import MultiHeadAttention
 from .mla import MultiHeadLatentAttention
+from .quantise import CodeParts
 from .rope import Rope
 from .transformer import Transformer
 
 __all__ = [
-    "KVCache",
+    "Cache",
+    "PagePool",
     "__rustc__",
     "__version__",
     "alibi",
@@ -25,11 +29,15 @@ __all__ = [
     "block",
     "cache_write",
     "cast",
+    "cross_cache",
+    "decode",
     "dropout",
     "feed_forward",
     "flash",
     "gated_linear",
     "gelu",
+    "kv_cache",
+    "latent_cache",
     "layer_norm",
     "linear_attention",
     "linear_chunked",
@@ -40,9 +48,13 @@ __all__ = [
     "norm",
     "pattern_keys",
     "philox_words",
+    "quantise",
+    "quantised_cache",
     "relative_bias",
+    "restore",
     "rms_norm",
     "rope",
+    "rotating_cache",
     "scoring",
     "sdpa",
     "sdpa_simd",
@@ -176,23 +188,56 @@ def transformer(
     model: Transformer, tokens: IntArray, segments: IntArray | None, causal: bool, kv_lengths: IntArray | None
 ) -> tuple[Array, Array]: ...
 
+# batch, num_kv_heads, head_dim, value_dim, dtype
+_Sizes = tuple[int, int, int, int, np.dtype[Any]]
+_Format = tuple[str, int | None, bool]  # format, group, zero_point
+_Append = tuple[IntArray | None, str, IntArray | None]  # lengths, padding, tokens
+
+def decode(layer: MultiHeadAttention, x: Array, cache: Cache, options: _Options) -> Array: ...
+def quantise(x: Array, format: _Format) -> CodeParts: ...
+def restore(
+    codes: NDArray[np.uint8], scale: Array | None, zero: Array | None, format: _Format, channels: int
+) -> Array: ...
+def kv_cache(sizes: _Sizes, capacity: int | None, rope: Rope | None) -> Cache: ...
+def rotating_cache(sizes: _Sizes, window: int, keep: int, rope: Rope | None) -> Cache: ...
+def quantised_cache(sizes: _Sizes, format: _Format, capacity: int | None, rope: Rope | None) -> Cache: ...
+def latent_cache(
+    batch: int, latent_dim: int, rope_dim: int, capacity: int | None, dtype: np.dtype[Any]
+) -> Cache: ...
+def cross_cache(sizes: _Sizes) -> Cache: ...
+
 @final
-class KVCache:
+class PagePool:
     def __new__(
         cls,
-        batch: int,
+        num_pages: int,
+        page_size: int,
         num_kv_heads: int,
         head_dim: int,
         value_dim: int,
-        capacity: int | None,
         dtype: np.dtype[Any],
-    ) -> KVCache: ...
-    def append(self, k: Array, v: Array, lengths: IntArray | None) -> None: ...
+    ) -> PagePool: ...
+    def cache(self, batch: int, rope: Rope | None) -> Cache: ...
+    def counts(self) -> tuple[int, int, int]: ...
+
+@final
+class Cache:
+    def append(self, k: Array, v: Array, options: _Append) -> None: ...
+    def append_attend(
+        self, k: Array, v: Array, options: _Append, q: Array, attend_options: _Options
+    ) -> _Steps: ...
     def attend(self, q: Array, options: _Options) -> Array: ...
     def attend_steps(self, q: Array, options: _Options) -> _Steps: ...
     def truncate(self, lengths: Sequence[int]) -> None: ...
     def reset(self) -> None: ...
-    def read(self) -> tuple[Array, Array, IntArray]: ...
-    def keys(self) -> Array: ...
-    def values(self) -> Array: ...
+    def read(self) -> tuple[Array, Array, IntArray, IntArray]: ...
+    def reorder(self, index: Sequence[int]) -> None: ...
+    def fork(self) -> Cache: ...
+    def stats(self) -> tuple[IntArray, int, tuple[int, int, int] | None]: ...
+    def evict(self, positions: Sequence[int]) -> None: ...
+    def shift(self, by: int, start: int) -> None: ...
+    def codes(self) -> tuple[CodeParts, CodeParts]: ...
     def lengths(self) -> IntArray: ...
+    def next(self) -> IntArray: ...
+    def save(self, path: str | PathLike[str]) -> None: ...
+    def load(self, path: str | PathLike[str]) -> None: ...

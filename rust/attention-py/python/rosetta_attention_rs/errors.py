@@ -34,6 +34,12 @@ class CapacityExceeded(AttentionError):
     code = "capacity_exceeded"
 
 
+class InvalidFile(AttentionError):
+    """A file that cannot be read or written, or is not what it should be."""
+
+    code = "invalid_request"
+
+
 class Unsupported(AttentionError):
     """A legal request that this implementation, or this machine, does not offer."""
 

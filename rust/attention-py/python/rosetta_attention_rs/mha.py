@@ -1,12 +1,13 @@
 """Multi-head attention: four projections around scaled dot-product attention."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, Unpack
 
 import numpy as np
 
 from . import _rust
 from .arrays import Array, BoolArray, IntArray
+from .cache import AttendOptions, KeyValueCache, of_attend
 from .dropout import Dropout
 from .masks import UNMASKED, Mask
 from .rope import Rope
@@ -135,3 +136,14 @@ class MultiHeadAttention:
         """The call with its intermediates; same arguments and errors."""
         options = (mask, bias, scale, softcap, None, dropout)
         return MhaSteps(*_rust.mha(self, x, context, options, positions, head_mask))
+
+    def decode(self, x: Array, cache: KeyValueCache, **options: Unpack[AttendOptions]) -> Array:
+        """The next tokens of each row, `x` (B, T, C), T >= 1 or a whole prompt: (B, T, Cout).
+
+        Their keys and values are appended to the cache, of any kind, and they attend causally to all that it then
+        holds. options: as for the cache's attend. A layer with rope needs a cache with the same, which turns keys and
+        queries; positions are the cache's.
+
+        Raises ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded; then the cache is as it was.
+        """
+        return _rust.decode(self, x, cache._cache, of_attend(**options))

@@ -5,10 +5,28 @@ use ndarray::ArrayRef2;
 use super::attention::Dim3;
 use super::norms::require_eps;
 use super::positions::check_rope;
-use super::{InvalidConfig, ShapeMismatch, require, require_shape};
+use super::{Dim4, InvalidConfig, ShapeMismatch, require, require_shape};
+use crate::cache::{Cache, Sizes};
+use crate::cast::Stored;
 use crate::errors::Result;
 use crate::float::Float;
 use crate::mha::{MhaOptions, MultiHeadAttention};
+use crate::rope::Rope;
+
+/// A cache that takes the keys and values of a layer, and rotates them as the layer would.
+pub(crate) fn check_decode<S: Stored>(
+    name: &'static str,
+    (k, v): (Dim4, Dim4),
+    rope: Option<&Rope>,
+    cache: &dyn Cache<S>,
+) -> Result<()> {
+    let own = Sizes { batch: k.0, num_kv_heads: k.1, head_dim: k.3, value_dim: v.3 };
+    let fits = cache.sizes() == own;
+    let (expected, got) = (format_args!("{own:?}"), format_args!("{:?}", cache.sizes()));
+    require(fits, ShapeMismatch, name, "cache", expected, got)?;
+    let expected = "the rope of the layer";
+    require(cache.rope() == rope, InvalidConfig, name, "cache", expected, "another")
+}
 
 /// x (B, Tq, C), context (B, Tk, Cc) against the weights of the layer, which are (out, in).
 pub(crate) fn check_mha<T: Float>(

@@ -50,7 +50,7 @@ use crate::sdpa::Sdpa;
 /// let (q, k) = (Array4::<f32>::zeros((1, 8, 5, 64)), Array4::zeros((1, 2, 7, 64)));
 /// let v = Array4::ones((1, 2, 7, 3));
 /// let (output, lse) = sdpa_simd(&q, &k, &v, &Sdpa::default(), Some(Tier::Portable))?;
-/// assert_eq!(output, Array4::ones((1, 8, 5, 3)));
+/// assert_eq!(output, Array4::<f32>::ones((1, 8, 5, 3)));
 /// assert_eq!(lse[[0, 0, 0]], 7.0_f32.ln());
 /// # Ok::<(), rosetta_attention::AttentionError>(())
 /// ```

@@ -1,0 +1,139 @@
+//! Keys and values as they were given, slot by slot: what contiguous, rotating and cross caches are made of.
+//!
+//! Nothing here is checked, and no row forgets by itself: that is the matter of the kinds.
+//!
+//! Letters: B batch, Hkv heads, T new tokens, L slots of the longest row, D and Dv head sizes.
+
+use ndarray::{Array1, ArrayRef4, ArrayView4, s};
+
+use crate::cache::{Append, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys};
+use crate::cache_content::{Contents, array_from_bytes, array_to_bytes};
+use crate::cast::Stored;
+use crate::checks::check_shift;
+use crate::errors::Result;
+use crate::memory::Memory;
+use crate::rope::Rope;
+use crate::rows::Rows;
+use crate::sdpa::{Sdpa, Steps};
+
+/// Two memories, and the rows that say what of them is held.
+#[derive(Debug, Clone)]
+pub(crate) struct KvSlots<S> {
+    pub sizes: Sizes,
+    pub rope: Option<Rope>,
+    pub rows: Rows,
+    k: Memory<S>, // (B, Hkv, room, D)
+    v: Memory<S>, // (B, Hkv, room, Dv)
+}
+
+impl<S: Stored> KvSlots<S> {
+    pub(crate) fn new(sizes: Sizes, room: usize) -> Self {
+        let Sizes { batch, num_kv_heads, head_dim, value_dim } = sizes;
+        Self {
+            sizes,
+            rope: None,
+            rows: Rows::new(batch),
+            k: Memory::new(batch, num_kv_heads, room, head_dim),
+            v: Memory::new(batch, num_kv_heads, room, value_dim),
+        }
+    }
+
+    /// A view (B, Hkv, L, D); junk beyond a row's length.
+    pub(crate) fn keys(&self) -> ArrayView4<'_, S> {
+        self.k.view(self.rows.longest())
+    }
+
+    /// A view (B, Hkv, L, Dv); junk beyond a row's length.
+    pub(crate) fn values(&self) -> ArrayView4<'_, S> {
+        self.v.view(self.rows.longest())
+    }
+
+    /// Memory for at least `room` slots a row.
+    pub(crate) fn grow(&mut self, room: usize) {
+        self.k.grow(room);
+        self.v.grow(room);
+    }
+
+    /// The tokens that count behind the slots of each row, keys rotated; they exist after `rows.advance`.
+    pub(crate) fn write(&mut self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) {
+        let counts = options.counts(self.sizes.batch, k.dim().2); // (B)
+        let k = placed_keys(k, self.rope.as_ref(), &self.rows, options); // (B, Hkv, T, D)
+        for (b, &count) in counts.iter().enumerate() {
+            let end = self.rows.row(b).len();
+            self.k.write(b, end, options.taken(&k, b, count)); // (Hkv, count, D)
+            self.v.write(b, end, options.taken(v, b, count)); // (Hkv, count, Dv)
+        }
+    }
+
+    /// Row `b` forgets the positions that do not pass; the others close up.
+    pub(crate) fn retain(&mut self, b: usize, keep: impl Fn(i64) -> bool) {
+        let slots = self.rows.retain(b, keep);
+        self.k.retain(b, &slots);
+        self.v.retain(b, &slots);
+    }
+
+    /// Positions >= `from` move by `by`; their keys, if rotated, turn on.
+    pub(crate) fn shift(&mut self, by: i64, from: i64) -> Result<()> {
+        check_shift("shift", &self.rows, by, from)?;
+        if let Some(rope) = self.rope.as_ref().filter(|_| by != 0) {
+            for b in 0..self.sizes.batch {
+                let slots = self.rows.slots_from(b, from);
+                let turned = further_turned(self.k.slots(b, slots.clone()), rope, by);
+                self.k.write(b, slots.start, turned.slice(s![0, .., .., ..])); // (Hkv, moved, D)
+            }
+        }
+        self.rows.shift(by, from);
+        Ok(())
+    }
+
+    /// Attention over all slots, views of them unless they have to be widened.
+    pub(crate) fn attend(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        start: &Array1<i64>,
+        options: &Sdpa<'_, S::Compute>,
+        sees: impl Fn(i64, i64) -> bool,
+    ) -> Result<Steps<S::Compute>> {
+        let slots = Slots::new(self.keys(), self.values(), &self.rows, self.rope.as_ref());
+        slots.attend(q, start, options, sees)
+    }
+
+    /// New row i is a copy of old row `index[i]`.
+    pub(crate) fn reorder(&mut self, index: &[i64]) -> Result<()> {
+        let index = checked_index(index, self.sizes.batch)?;
+        self.k.reorder(&index);
+        self.v.reorder(&index);
+        self.rows.reorder(&index);
+        Ok(())
+    }
+
+    /// Copies of all slots.
+    pub(crate) fn read(&self) -> Held<S> {
+        let (longest, lengths) = (self.rows.longest(), self.rows.lengths());
+        Held {
+            k: self.k.read(longest, &lengths), // (B, Hkv, L, D)
+            v: self.v.read(longest, &lengths), // (B, Hkv, L, Dv)
+            positions: self.rows.positions(),  // (B, L)
+            lengths,
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.rows.stats(self.k.slot_bytes() + self.v.slot_bytes())
+    }
+
+    /// The columns `k` and `v` of a file.
+    pub(crate) fn contents(&self) -> Contents {
+        let held = self.read();
+        vec![array_to_bytes(&held.k), array_to_bytes(&held.v)]
+    }
+
+    /// The way back, into memory for at least `room` slots a row.
+    pub(crate) fn restore(&mut self, rows: Rows, contents: &Contents, room: usize) {
+        let Sizes { batch, num_kv_heads, head_dim, value_dim } = self.sizes;
+        let shape = |n| (batch, num_kv_heads, rows.longest(), n);
+        self.k.restore(array_from_bytes(&contents[0], shape(head_dim)), room);
+        self.v.restore(array_from_bytes(&contents[1], shape(value_dim)), room);
+        self.rows = rows;
+    }
+}

@@ -1,0 +1,261 @@
+//! The quantised KV cache: keys and values in few bits, rounded when they come and restored when they are read.
+//!
+//! Attention is that of a contiguous cache on the restored values, so what it costs is the rounding alone. What
+//! comes in f64 is rounded to f32 first, and halves are widened.
+//!
+//! Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L longest row, D and Dv
+//! head sizes.
+//!
+//! Source: Hooper et al., "KVQuant", 2024, section 2 (what a quantised cache saves); for the arithmetic see
+//! [`quantise`](mod@crate::quantise).
+
+use std::marker::PhantomData;
+
+use ndarray::{Array4, ArrayRef4, Axis, Ix3, Ix4};
+
+use crate::cache::{
+    Append, Cache, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys,
+};
+use crate::cache_content::{Column, Contents, Description};
+use crate::cast::{Stored, cast};
+use crate::checks::{
+    check_append, check_cache_config, check_cache_rope, check_no_tokens, check_quantisation,
+    check_room, check_shift, check_truncate,
+};
+use crate::code_memory::CodeMemory;
+use crate::errors::Result;
+use crate::quantise::{Codes, Quantisation, quantise, restore};
+use crate::rope::Rope;
+use crate::rows::Rows;
+use crate::sdpa::{Sdpa, Steps};
+
+/// Codes of keys and values. A call that fails leaves the cache as it was.
+#[derive(Debug, Clone)]
+pub struct QuantisedCache<S> {
+    sizes: Sizes,
+    capacity: Option<usize>,
+    quantisation: Quantisation,
+    rope: Option<Rope>,
+    rows: Rows,
+    k: CodeMemory,         // (B, Hkv, room, D)
+    v: CodeMemory,         // (B, Hkv, room, Dv)
+    given: PhantomData<S>, // what keys and values come as
+}
+
+/// Codes of the keys and values that an append adds to one row: (Hkv, count, ·).
+type RowCodes = (Codes<Ix3>, Codes<Ix3>);
+
+impl<S: Stored> QuantisedCache<S> {
+    /// An empty cache. `capacity`: most positions a row may hold; `None` = grows by doubling.
+    ///
+    /// # Errors
+    /// `InvalidConfig`.
+    pub fn new(
+        batch: usize,
+        num_kv_heads: usize,
+        head_dim: usize,
+        value_dim: usize,
+        quantisation: Quantisation,
+        capacity: Option<usize>,
+    ) -> Result<Self> {
+        let sizes = Sizes { batch, num_kv_heads, head_dim, value_dim };
+        check_cache_config("quantised_cache", sizes, capacity)?;
+        check_quantisation("quantised_cache", &quantisation)?;
+        let memory =
+            |n| CodeMemory::new(batch, num_kv_heads, capacity.unwrap_or(0), n, quantisation);
+        Ok(Self {
+            sizes,
+            capacity,
+            quantisation,
+            rope: None,
+            rows: Rows::new(batch),
+            k: memory(head_dim),
+            v: memory(value_dim),
+            given: PhantomData,
+        })
+    }
+
+    /// The same cache, with keys rotated at their positions when they come, and queries at theirs.
+    ///
+    /// # Errors
+    /// As for [`KvCache::with_rope`](crate::KvCache::with_rope).
+    pub fn with_rope(mut self, rope: Rope) -> Result<Self> {
+        check_cache_rope("quantised_cache", self.sizes, &rope)?;
+        self.rope = Some(rope);
+        Ok(self)
+    }
+
+    /// All that an append has to look at and to compute before it changes anything.
+    fn prepared(
+        &self,
+        k: &ArrayRef4<S>,
+        v: &ArrayRef4<S>,
+        options: &Append<'_>,
+    ) -> Result<Vec<RowCodes>> {
+        // 1. check: what does not depend on the numbers
+        check_append("append", k.dim(), v.dim(), options, self.sizes)?;
+        check_no_tokens("append", options)?;
+        let counts = options.counts(self.sizes.batch, k.dim().2); // (B)
+        check_room("append", self.longest_after(&counts), self.capacity)?;
+
+        // 2. quantise: the tokens that count, after their rotation, all in f32
+        let (k, v): (Array4<f32>, Array4<f32>) = (cast(k), cast(v));
+        let k = placed_keys(&k, self.rope.as_ref(), &self.rows, options); // (B, Hkv, T, D)
+        let codes = |x, b, count| {
+            quantise(&options.taken(x, b, count), self.quantisation) // (Hkv, count, ·)
+        };
+        let both = |(b, &count)| Ok((codes(&k, b, count)?, codes(&v, b, count)?));
+        counts.iter().enumerate().map(both).collect()
+    }
+}
+
+impl<S: Stored> Cache<S> for QuantisedCache<S> {
+    fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    fn rope(&self) -> Option<&Rope> {
+        self.rope.as_ref()
+    }
+
+    fn check_append(&self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
+        self.prepared(k, v, options).map(drop)
+    }
+
+    fn append(&mut self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
+        let codes = self.prepared(k, v, options)?;
+        let counts = options.counts(self.sizes.batch, k.dim().2); // (B)
+
+        // 3. write: codes and their scales, each row at its own end
+        let needed = self.longest_after(&counts);
+        self.k.grow(needed);
+        self.v.grow(needed);
+        for (b, (k, v)) in codes.iter().enumerate() {
+            self.k.write(b, self.rows.row(b).len(), k);
+            self.v.write(b, self.rows.row(b).len(), v);
+        }
+        self.rows.advance(&counts);
+        Ok(())
+    }
+
+    fn attend_steps(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Steps<S::Compute>> {
+        self.check_attend(q.dim(), self.rows.longest(), options)?;
+        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
+
+        // 4. restore: the values that the codes stand for
+        let longest = self.rows.longest();
+        let k: Array4<S::Compute> = cast(&restore(&self.k.codes(longest))); // (B, Hkv, L, D)
+        let v: Array4<S::Compute> = cast(&restore(&self.v.codes(longest))); // (B, Hkv, L, Dv)
+
+        // 5. attend: over them, as over any others
+        let slots = Slots::new(k.view(), v.view(), &self.rows, self.rope.as_ref());
+        slots.attend(q, &start, options, |_, _| true)
+    }
+
+    fn truncate(&mut self, lengths: &[i64]) -> Result<()> {
+        // 6. truncate: the memory stays, the positions beyond are junk from now on
+        check_truncate("truncate", lengths, &self.rows.lengths())?;
+        self.rows.truncate(lengths);
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.rows.clear();
+    }
+
+    fn read(&self) -> Held<S> {
+        // 7. read: restored, rounded once more to a half that they may have come as
+        let lengths = self.rows.lengths(); // (B)
+        let values = |memory: &CodeMemory| cast(&restore(&memory.read(&self.rows)));
+        let (k, v) = (values(&self.k), values(&self.v)); // (B, Hkv, L, D), (B, Hkv, L, Dv)
+        Held { k, v, lengths, positions: self.rows.positions() }
+    }
+
+    fn reorder(&mut self, index: &[i64]) -> Result<()> {
+        let index = checked_index(index, self.sizes.batch)?;
+        self.k.reorder(&index);
+        self.v.reorder(&index);
+        self.rows.reorder(&index);
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn Cache<S>> {
+        Box::new(self.clone())
+    }
+
+    fn stats(&self) -> Stats {
+        self.rows.stats(self.k.slot_bytes() + self.v.slot_bytes())
+    }
+
+    fn evict(&mut self, positions: &[i64]) -> Result<()> {
+        for b in 0..self.sizes.batch {
+            let slots = self.rows.retain(b, |j| !positions.contains(&j));
+            self.k.retain(b, &slots);
+            self.v.retain(b, &slots);
+        }
+        Ok(())
+    }
+
+    fn shift(&mut self, by: i64, from: i64) -> Result<()> {
+        check_shift("shift", &self.rows, by, from)?;
+        if let Some(rope) = self.rope.as_ref().filter(|_| by != 0) {
+            let again = |b| {
+                let slots = self.rows.slots_from(b, from);
+                let keys = restore(&self.k.slots(b, slots.clone())); // (1, Hkv, moved, D)
+                let turned = further_turned(keys.view(), rope, by).index_axis_move(Axis(0), 0);
+                Ok((slots.start, quantise(&turned, self.quantisation)?)) // (Hkv, moved, D)
+            };
+            let turned: Vec<(usize, Codes<Ix3>)> =
+                (0..self.sizes.batch).map(again).collect::<Result<_>>()?;
+            for (b, (start, keys)) in turned.iter().enumerate() {
+                self.k.write(b, *start, keys);
+            }
+        }
+        self.rows.shift(by, from);
+        Ok(())
+    }
+
+    fn read_codes(&self) -> Result<[Codes<Ix4>; 2]> {
+        Ok([self.k.read(&self.rows), self.v.read(&self.rows)])
+    }
+
+    fn describe(&self) -> Description {
+        let Quantisation { format, group, zero_point } = self.quantisation;
+        let Sizes { head_dim, value_dim, .. } = self.sizes;
+        let plain = Description::of_kv::<S>("quantised", self.sizes)
+            .with("rope", self.rope.is_some())
+            .with("quantised_format", format)
+            .with("zero_point", zero_point);
+        match group.filter(|&group| group != head_dim || group != value_dim) {
+            None => plain,
+            Some(group) => plain.with("group", group),
+        }
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let mut columns = self.k.columns(["k_codes", "k_scale", "k_zero"]);
+        columns.extend(self.v.columns(["v_codes", "v_scale", "v_zero"]));
+        columns
+    }
+
+    fn contents(&self) -> Contents {
+        [&self.k, &self.v].into_iter().flat_map(|memory| memory.contents(&self.rows)).collect()
+    }
+
+    fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
+        check_room("load", rows.longest(), self.capacity)?;
+        let (room, per_memory) = (self.capacity.unwrap_or(0), contents.len() / 2);
+        self.k.restore(&contents[..per_memory], &rows, room);
+        self.v.restore(&contents[per_memory..], &rows, room);
+        self.rows = rows;
+        Ok(())
+    }
+}
