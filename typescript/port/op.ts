@@ -24,7 +24,7 @@ export interface Claims {
 export interface Op {
   readonly claims: Claims;
   /** The variant is one of those claimed. @throws InvalidRequest, and the library's errors. */
-  prepare(variant: string, config: Config, tensors: Tensors, want: string[] | null): Call;
+  prepare(variant: string, config: Config, tensors: Tensors, want: string[] | null, outputs: unknown): Call;
 }
 
 /** What a library call gives, by the library's names. */

@@ -20,33 +20,37 @@ export interface OpRequest {
   readonly variant?: unknown;
   readonly config?: unknown;
   readonly want?: unknown;
+  /** Where files that a script names by relative paths are, beside this one. */
+  readonly outputs?: unknown;
 }
 
-const CACHE: Op = {
-  claims: {
-    variants: ["naive"],
-    dtypes: ATTENTION.sdpa!.claims.dtypes,
-    features: [
-      ...COMMON_FEATURES,
-      ...[
-        "contiguous",
-        "grow",
-        "append",
-        "append_lengths",
-        "attend",
-        "attend_lse",
-        "truncate",
-        "reset",
-        "read",
-      ],
+const CACHE: Claims = {
+  variants: ["naive"],
+  dtypes: ATTENTION.sdpa!.claims.dtypes,
+  features: [
+    ...COMMON_FEATURES,
+    ...["contiguous", "rotating", "paged", "quantised", "latent", "cross"],
+    ...[
+      "grow",
+      "append",
+      "append_lengths",
+      "append_padding",
+      "tokens",
+      "attend",
+      "attend_lse",
+      "append_attend",
     ],
-  },
-  prepare: (_, config, tensors, want) => prepareCache(config, tensors, want),
+    ...["truncate", "reset", "read", "codes", "positions", "reorder", "fork", "drop", "evict", "shift"],
+    ...["save", "load", "stats", "rope", "f16", "bf16", "int8", "int4", "fp8_e4m3", "zero_point", "group"],
+  ],
 };
 
 const ALL: Readonly<Record<string, Op>> = {
   ...ATTENTION,
-  kv_cache: CACHE,
+  kv_cache: {
+    claims: CACHE,
+    prepare: (_, config, tensors, want, outputs) => prepareCache(config, tensors, want, outputs),
+  },
   ...POSITIONS,
   ...LINEAR,
   ...BLOCKS,
@@ -68,12 +72,8 @@ export function prepare(request: OpRequest, tensors: Tensors): Call {
   if (typeof config !== "object" || Array.isArray(config)) {
     throw new InvalidRequest(`config: expected an object, got ${JSON.stringify(config)}`);
   }
-  return op.prepare(
-    variant,
-    nearby(config as Config),
-    tensors,
-    request.want == null ? null : names(request.want),
-  );
+  const want = request.want == null ? null : names(request.want);
+  return op.prepare(variant, nearby(config as Config), tensors, want, request.outputs);
 }
 
 function text(name: string, value: unknown): string {

@@ -74,7 +74,7 @@ export function checkHeads(fn: string, q: AnyTensor, k: AnyTensor, v: AnyTensor)
   checkGroups(fn, Hq, Hkv);
 }
 
-function checkGroups(fn: string, Hq: number, Hkv: number): void {
+export function checkGroups(fn: string, Hq: number, Hkv: number): void {
   const divides = Hkv === 0 ? Hq === 0 : Hq % Hkv === 0;
   ensure(divides, ShapeMismatch, fn, "q", `a multiple of the ${Hkv} key/value heads`, `${Hq} heads`);
 }

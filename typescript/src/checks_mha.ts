@@ -1,5 +1,6 @@
 /** What layers of attention must satisfy. */
 
+import type { Cache } from "./cache.ts";
 import {
   type AnyTensor,
   ensure,
@@ -22,6 +23,7 @@ import { InvalidConfig, ShapeMismatch } from "./errors.ts";
 import type { MhaOptions, MultiHeadAttention } from "./mha.ts";
 import type { MlaOptions, MultiHeadLatentAttention } from "./mla.ts";
 import type { PackedWeights } from "./packed.ts";
+import type { Rope } from "./rope.ts";
 import { dtypeOf, sizes3 } from "./tensor.ts";
 
 /** x (B, Tq, C) and context (B, Tk, Cc) against the weights of the layer, which are (out, in). */
@@ -68,6 +70,33 @@ export function checkMha(
     requireShape(fn, "headMask", headMask, [Hq]);
   }
   checkAttention(fn, options, [B, Hq, Tq, Tk], dtypeOf(x));
+}
+
+/** x (B, T, C) against the weights of the layer, and the cache against both; it finds out the sizes itself. */
+export function checkDecode(fn: string, x: AnyTensor, layer: MultiHeadAttention, cache: Cache): void {
+  checkMha(fn, x, null, layer, {});
+  requireDtype(fn, "x", x, cache.dtype);
+  const { kind } = cache.description;
+  ensure(
+    kind !== "cross",
+    InvalidConfig,
+    fn,
+    "cache",
+    "one that can be gone on with",
+    `a cache of kind ${kind}`,
+  );
+  const D = layer.wQ.shape[0]! / layer.numHeads;
+  const [own, its] = [layer.rope, cache.rope ?? null].map((rope) => describeRope(rope, D));
+  ensure(own === its, InvalidConfig, fn, "cache", `the rope ${own} as in the layer`, its);
+}
+
+/** With its defaults. */
+function describeRope(rope: Rope | null | undefined, D: number): string {
+  if (rope == null) return "null";
+  const { base, interleaved, rotaryDim, offset, scaling } = rope;
+  const stretched = Object.entries(scaling ?? {}).filter(([, value]) => value != null);
+  const options = [base ?? 10000, interleaved ?? false, rotaryDim ?? D, offset ?? 0, stretched.sort()];
+  return JSON.stringify(options);
 }
 
 function checkNumbersOfHeads(fn: string, Hq: number, Hkv: number): void {

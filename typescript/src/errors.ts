@@ -12,6 +12,7 @@ export type ErrorCode =
   | "invalid_config"
   | "capacity_exceeded"
   | "unsupported"
+  | "invalid_request"
   | "internal";
 
 /** Base of all errors of this package. */
@@ -42,6 +43,12 @@ export class InvalidConfig extends AttentionError {
 export class CapacityExceeded extends AttentionError {
   override readonly name: string = "CapacityExceeded";
   override readonly code: ErrorCode = "capacity_exceeded";
+}
+
+/** A file that is damaged, or not what it should be. */
+export class InvalidFile extends AttentionError {
+  override readonly name: string = "InvalidFile";
+  override readonly code: ErrorCode = "invalid_request";
 }
 
 /** A legal request that this implementation does not offer. */

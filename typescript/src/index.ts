@@ -1,10 +1,20 @@
-/** Attention and its family in plain TypeScript: the parts, the layers around them, and the KV cache. */
+/** Attention and its family in plain TypeScript: the parts, the layers around them, and KV caches. */
 
 export { type AlibiSteps, alibi, alibiSlopes, alibiSteps } from "./alibi.ts";
 export { Bfloat16Array, fromBfloat16, toBfloat16 } from "./bfloat16.ts";
 export { type Block, type BlockOptions, block, type Norm } from "./block.ts";
+export {
+  type AppendOptions,
+  allOrNothing,
+  type Cache,
+  type CacheState,
+  type CacheStats,
+  type Description,
+} from "./cache.ts";
+export { dtypeOfFile, loadCache, saveCache } from "./cache_file.ts";
 export { cacheWrite } from "./cache_write.ts";
 export { cast, narrow, widen } from "./cast.ts";
+export { CrossCache } from "./cross_cache.ts";
 export { type Dropout, type DropoutSteps, dropout, dropoutSteps } from "./dropout.ts";
 export {
   AttentionError,
@@ -12,6 +22,7 @@ export {
   DtypeMismatch,
   type ErrorCode,
   InvalidConfig,
+  InvalidFile,
   ShapeMismatch,
   Unsupported,
 } from "./errors.ts";
@@ -24,7 +35,9 @@ export {
   gatedLinear,
 } from "./gated_linear.ts";
 export { type GeluForm, gelu } from "./gelu.ts";
-export { KVCache, type KVCacheContents, type KVCacheOptions } from "./kv_cache.ts";
+export type { Held } from "./held.ts";
+export { KVCache, type KVCacheOptions } from "./kv_cache.ts";
+export { LatentCache, type LatentCacheOptions, type LatentContents } from "./latent_cache.ts";
 export { type LayerNormSteps, layerNorm, layerNormSteps } from "./layer_norm.ts";
 export {
   type LinearAttentionOptions,
@@ -46,7 +59,16 @@ export {
 export { type MlaOptions, type MlaSteps, type MultiHeadLatentAttention, mla, mlaSteps } from "./mla.ts";
 export { mlaAbsorbed } from "./mla_absorbed.ts";
 export type { PackedWeights, Packing } from "./packed.ts";
+export { type Page, type PagedRow, PagePool, type PagePoolOptions } from "./page_pool.ts";
+export { PagedCache, type PagedCacheOptions } from "./paged_cache.ts";
+export type { KVCacheContents, KVCacheSizes } from "./pairs.ts";
 export { philoxWords } from "./philox.ts";
+export { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
+export {
+  QuantisedCache,
+  type QuantisedCacheOptions,
+  type QuantisedContents,
+} from "./quantised_cache.ts";
 export {
   type RelativeBiasOptions,
   type RelativeBiasSteps,
@@ -63,6 +85,7 @@ export type {
   RopeScaling,
   YarnScaling,
 } from "./rope_scaling.ts";
+export { RotatingCache, type RotatingCacheOptions } from "./rotating_cache.ts";
 export {
   type ScoringForm,
   type ScoringOptions,

@@ -12,77 +12,74 @@
  * phases).
  */
 
-import { checkAppend, checkAttend, checkCache, checkRoom, checkTruncate } from "./checks_cache.ts";
-import { type AttentionOptions, type SdpaSteps, sdpaSteps } from "./sdpa.ts";
+import type { AppendOptions, Cache, Description } from "./cache.ts";
 import {
-  type FloatArrays,
-  type FloatDtype,
-  type Lengths,
-  sizes4,
-  type Tensor,
-  toNumbers,
-  zeros,
-} from "./tensor.ts";
+  checkAppend,
+  checkAttend,
+  checkCache,
+  checkCacheRope,
+  checkCapacity,
+  checkNoTokens,
+  checkRoom,
+  checkTruncate,
+} from "./checks_cache.ts";
+import { attendHeld, firstQueries, further, type Held, turned } from "./held.ts";
+import {
+  blankPairs,
+  describePairs,
+  type KVCacheContents,
+  type KVCacheSizes,
+  readPairs,
+  widePairs,
+  writePairs,
+} from "./pairs.ts";
+import type { Rope } from "./rope.ts";
+import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
+import { countsOf, evicted, SlotCache, shifted } from "./slot_cache.ts";
+import { Slots } from "./slots.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
 
-export interface KVCacheOptions<T extends FloatDtype = "float32"> {
-  readonly batch: number;
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  /** Absent: headDim. */
-  readonly valueDim?: number | null;
+export interface KVCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
   /** The most positions a row may hold. Absent: it grows by doubling. */
   readonly capacity?: number | null;
-  /** Element type of what it holds. Absent: "float32". */
-  readonly dtype?: T;
-}
-
-/** What {@link KVCache.read} gives. */
-export interface KVCacheContents<T extends FloatDtype = "float32"> {
-  /** (B, Hkv, L, D), zero beyond a row's length */
-  readonly k: Tensor<FloatArrays[T]>;
-  /** (B, Hkv, L, Dv), zero beyond a row's length */
-  readonly v: Tensor<FloatArrays[T]>;
-  /** (B,) */
-  readonly lengths: number[];
+  /** How queries and keys are turned, each at its position; keys are held turned. Absent: they are not. */
+  readonly rope?: Rope | null;
 }
 
 /**
  * Keys (B, Hkv, length, D) and values (B, Hkv, length, Dv). A call that throws leaves the cache as it was.
  */
-export class KVCache<T extends FloatDtype = "float32"> {
-  readonly batch: number;
+export class KVCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
   readonly numKvHeads: number;
   readonly headDim: number;
   readonly valueDim: number;
-  readonly capacity: number | null;
-  readonly dtype: T;
-  #k: Tensor<FloatArrays[T]>; // (B, Hkv, room, D)
-  #v: Tensor<FloatArrays[T]>; // (B, Hkv, room, Dv)
-  #lengths: number[]; // (B,)
+  readonly rope: Rope | null;
+  readonly #options: KVCacheOptions<T>;
 
-  /** @throws InvalidConfig. */
+  /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: KVCacheOptions<T>) {
-    this.batch = options.batch;
+    super(options.batch, options.dtype ?? ("float32" as T));
     this.numKvHeads = options.numKvHeads;
     this.headDim = options.headDim;
     this.valueDim = options.valueDim ?? options.headDim;
-    this.capacity = options.capacity ?? null;
-    this.dtype = options.dtype ?? ("float32" as T);
+    this.rope = options.rope ?? null;
+    this.#options = options;
     checkCache("kv_cache", this);
-    const room = this.capacity ?? 0;
-    this.#k = zeros(this.dtype, [this.batch, this.numKvHeads, room, this.headDim]);
-    this.#v = zeros(this.dtype, [this.batch, this.numKvHeads, room, this.valueDim]);
-    this.#lengths = new Array(this.batch).fill(0);
+    checkCapacity("kv_cache", this.capacity);
+    checkCacheRope("kv_cache", this.rope, this.headDim);
+    this.slots = Slots.empty(blankPairs(this, this.capacity ?? 0), this.batch);
   }
 
-  /** L, the length of the longest row. */
-  get length(): number {
-    return longest(this.#lengths);
+  override get capacity(): number | null {
+    return this.#options.capacity ?? null;
   }
 
-  /** How many positions each row holds: a copy, (B,). */
-  get lengths(): number[] {
-    return [...this.#lengths];
+  get description(): Description {
+    return { kind: "contiguous", ...describePairs(this), rope: this.rope !== null };
+  }
+
+  protected empty(): this {
+    return new KVCache(this.#options) as this;
   }
 
   /**
@@ -91,56 +88,53 @@ export class KVCache<T extends FloatDtype = "float32"> {
    * @param lengths (B,), how many of the T count in each row; absent = all.
    * @throws ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded.
    */
-  append(k: Tensor<FloatArrays[T]>, v: Tensor<FloatArrays[T]>, lengths?: Lengths | null): void {
+  append(
+    k: Tensor<FloatArrays[T]>,
+    v: Tensor<FloatArrays[T]>,
+    lengths?: Lengths | null,
+    options: AppendOptions = {},
+  ): void {
     // 1. check: everything, before anything is changed
-    checkAppend("append", k, v, lengths, this);
-    const counts = lengths == null ? this.#lengths.map(() => sizes4(k)[2]) : toNumbers(lengths); // (B,)
-    const ends = this.#lengths.map((length, b) => length + counts[b]!); // (B,)
-    checkRoom("append", longest(ends), this.capacity);
+    checkAppend("append", k, v, lengths, options, this);
+    checkNoTokens("append", options);
+    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
+    const needed = longest(this.slots.counts.map((length, b) => length + counts[b]!));
+    checkRoom("append", needed, this.capacity);
 
     // 2. grow: at least double, so that n appends copy O(n) positions
-    const room = sizes4(this.#k)[2];
-    if (longest(ends) > room) {
-      const larger = Math.max(longest(ends), 2 * room);
-      this.#k = resized(this.dtype, this.#k, larger); // (B, Hkv, room, D)
-      this.#v = resized(this.dtype, this.#v, larger); // (B, Hkv, room, Dv)
-    }
+    const slots = this.slots.grown(needed); // k (B, Hkv, room, D), v (B, Hkv, room, Dv)
 
-    // 3. write: each row at its own end
-    for (let b = 0; b < this.batch; b++) {
-      copyPositions(k, this.#k, b, this.#lengths[b]!, counts[b]!); // (Hkv, count, D)
-      copyPositions(v, this.#v, b, this.#lengths[b]!, counts[b]!); // (Hkv, count, Dv)
-    }
+    // 3. write: each row at its own end, keys turned as their positions say
+    writePairs(slots, k, v, counts, starts, this.rope); // (Hkv, count, D), (Hkv, count, Dv)
 
     // 4. advance: only now do the new positions exist
-    this.#lengths = ends;
+    this.slots = slots.advanced(counts);
   }
 
   /**
-   * Attention of `q` (B, Hq, Tq, D) over the positions held: (B, Hq, Tq, Dv).
+   * {@link attend} gives the attention of `q` (B, Hq, Tq, D) over the positions held, (B, Hq, Tq, Dv); this
+   * gives all its intermediates too.
    *
-   * `mask` and `bias` are over the L positions held. Without `mask.qOffset` the last query stands on the last
+   * `mask` and `bias` are over the L slots held. Without `mask.qOffset` the last query stands on the last
    * position of its row; `mask.kvLengths` is the cache's own and must be absent.
    *
    * @throws ShapeMismatch, DtypeMismatch, InvalidConfig.
    */
-  attend(q: Tensor<FloatArrays[T]>, options: AttentionOptions<FloatArrays[T]> = {}): Tensor<FloatArrays[T]> {
-    return this.attendSteps(q, options).output;
-  }
-
-  /** {@link attend} with all its intermediates; same arguments and errors. */
   attendSteps(
     q: Tensor<FloatArrays[T]>,
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
-    checkAttend("attend", q, options.mask ?? {});
+    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
 
     // 5. align: the last query stands on the last position of its row
-    const qOffset = options.mask?.qOffset ?? this.#lengths.map((length) => length - sizes4(q)[2]); // (B,)
-    const mask = { ...options.mask, kvLengths: this.#lengths, qOffset };
+    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
 
     // 6. attend: over what is held
-    return sdpaSteps(q, this.keys(), this.values(), { ...options, mask });
+    return attendHeld(q, first, this.held(), options);
+  }
+
+  held(): Held {
+    return { ...widePairs(this.slots), positions: this.slots.positions, rope: this.rope };
   }
 
   /**
@@ -148,70 +142,49 @@ export class KVCache<T extends FloatDtype = "float32"> {
    */
   truncate(lengths: readonly number[]): void {
     // 7. truncate: the memory stays, the positions beyond are junk from now on
-    checkTruncate("truncate", lengths, this.#lengths);
-    this.#lengths = [...lengths]; // (B,)
+    checkTruncate("truncate", lengths, this.lengths);
+    this.slots = this.slots.cut(lengths);
   }
 
   /** Forgets everything; the memory is kept. */
   reset(): void {
     // 8. reset: a cache of length 0
-    this.#lengths = this.#lengths.map(() => 0); // (B,)
+    this.slots = this.slots.cut(this.lengths.map(() => 0));
   }
 
-  /** A copy (B, Hkv, L, D); what lies beyond a row's length is junk. */
+  /** A copy (B, Hkv, L, D), zero beyond a row's length. */
   keys(): Tensor<FloatArrays[T]> {
-    return resized(this.dtype, this.#k, this.length);
+    return this.read().k;
   }
 
-  /** A copy (B, Hkv, L, Dv); what lies beyond a row's length is junk. */
+  /** A copy (B, Hkv, L, Dv), zero beyond a row's length. */
   values(): Tensor<FloatArrays[T]> {
-    return resized(this.dtype, this.#v, this.length);
+    return this.read().v;
   }
 
-  /** Copies of the keys, the values and the lengths, zero beyond a row's length. */
+  /** Copies of the keys, the values, the lengths and the positions. */
   read(): KVCacheContents<T> {
     // 9. read: by selection, since junk may be NaN
-    const k = zeros(this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]); // (B, Hkv, L, D)
-    const v = zeros(this.dtype, [this.batch, this.numKvHeads, this.length, this.valueDim]); // (B, Hkv, L, Dv)
-    for (let b = 0; b < this.batch; b++) {
-      copyPositions(this.#k, k, b, 0, this.#lengths[b]!);
-      copyPositions(this.#v, v, b, 0, this.#lengths[b]!);
-    }
-    return { k, v, lengths: this.lengths };
+    return readPairs(this.slots);
   }
-}
 
-function longest(lengths: readonly number[]): number {
-  return lengths.reduce((most, n) => Math.max(most, n), 0);
-}
-
-/**
- * The first `count` positions of row `b` of `from` (B, Hkv, ·, n) go to `to` (B, Hkv, ·, n), beginning at
- * `start`.
- */
-function copyPositions<T extends FloatDtype>(
-  from: Tensor<FloatArrays[T]>,
-  to: Tensor<FloatArrays[T]>,
-  b: number,
-  start: number,
-  count: number,
-): void {
-  const [, Hkv, held, n] = sizes4(from);
-  const room = to.shape[2]!;
-  for (let h = b * Hkv; h < (b + 1) * Hkv; h++) {
-    const block = from.data.subarray(h * held * n, (h * held + count) * n); // (count, n)
-    to.data.set(block, (h * room + start) * n);
+  /**
+   * Every row forgets these positions where it holds them. The others keep theirs, and the next token comes
+   * after the last position that the row ever held. @throws InvalidConfig.
+   */
+  evict(positions: readonly number[]): void {
+    this.slots = evicted(this.slots, positions);
   }
-}
 
-/** A copy of `x` (B, Hkv, ·, n) with another number of positions, zero beyond those of `x`. */
-function resized<T extends FloatDtype>(
-  dtype: T,
-  x: Tensor<FloatArrays[T]>,
-  room: number,
-): Tensor<FloatArrays[T]> {
-  const [B, Hkv, held, n] = sizes4(x);
-  const copy = zeros(dtype, [B, Hkv, room, n]); // (B, Hkv, room, n)
-  for (let b = 0; b < B; b++) copyPositions(x, copy, b, 0, Math.min(held, room));
-  return copy;
+  /**
+   * Moves what stands at `from` or behind it by `by` positions, and turns its keys as far.
+   *
+   * @throws InvalidConfig where one would fall below 0, or onto or past one that stays.
+   */
+  shift(by: number, from: number): void {
+    this.slots = shifted(this.slots, by, from, (row, count) => ({
+      ...row,
+      k: turned(row.k as Tensor<FloatArrays[T]>, further(this.rope), new Array(count).fill(by)),
+    }));
+  }
 }

@@ -32,14 +32,25 @@ export interface Mask {
   readonly qOffset?: number | Lengths | null;
 }
 
+/** The position of key `j` of row `b`. */
+export type PositionOf = (b: number, j: number) => number;
+
 /**
  * The mask as a table (B, Hq, Tq, Tk), 1 = attend.
  *
+ * @param positionOf absent: key j stands at j.
  * @throws ShapeMismatch, DtypeMismatch, InvalidConfig.
  */
-export function visible(mask: Mask, B: number, Hq: number, Tq: number, Tk: number): BoolTensor {
+export function visible(
+  mask: Mask,
+  B: number,
+  Hq: number,
+  Tq: number,
+  Tk: number,
+  positionOf?: PositionOf,
+): BoolTensor {
   checkMask("visible", mask, [B, Hq, Tq, Tk]);
-  const sees = visibility(mask);
+  const sees = visibility(mask, positionOf);
   const table = new Uint8Array(B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
   let slot = 0;
   for (let b = 0; b < B; b++) {
@@ -53,7 +64,10 @@ export function visible(mask: Mask, B: number, Hq: number, Tq: number, Tk: numbe
 }
 
 /** The same, slot by slot and without a table, of a mask that has been checked. */
-export function visibility(mask: Mask): (b: number, h: number, i: number, j: number) => boolean {
+export function visibility(
+  mask: Mask,
+  positionOf: PositionOf = (_, j) => j,
+): (b: number, h: number, i: number, j: number) => boolean {
   const { keep, causal, kvLengths, qOffset } = mask;
   const left = mask.window?.[0] ?? Infinity;
   const right = mask.window?.[1] ?? Infinity;
@@ -63,14 +77,15 @@ export function visibility(mask: Mask): (b: number, h: number, i: number, j: num
   const keepAt = broadcastIndex(keep?.shape ?? []);
 
   return (b, h, i, j) => {
-    // 1. positions: of the query; key j stands at j
+    // 1. positions: of the query and of the key
     const p = i + (offsets === null ? offset : offsets[b]!);
+    const at = positionOf(b, j);
 
     // 2. causal: nothing after the query
-    const notAfter = !causal || j <= p;
+    const notAfter = !causal || at <= p;
 
     // 3. window: nothing too far to the left or to the right
-    const near = p - left <= j && j <= p + right;
+    const near = p - left <= at && at <= p + right;
 
     // 4. lengths: nothing beyond the end of the row
     const exists = lengths === null || j < lengths[b]!;

@@ -11,9 +11,12 @@
  * Better than One?", 2019 (pruned heads).
  */
 
-import { inFloat32 } from "./cast.ts";
-import { checkMha, checkPacked } from "./checks_mha.ts";
+import { allOrNothing, type Cache } from "./cache.ts";
+import { inFloat32, narrow } from "./cast.ts";
+import { checkQueries } from "./checks_cache.ts";
+import { checkDecode, checkMha, checkPacked } from "./checks_mha.ts";
 import { linear, mergeHeads, splitHeads } from "./heads.ts";
+import { attendHeld, firstQueries } from "./held.ts";
 import { type PackedWeights, unpacked } from "./packed.ts";
 import { rmsNormCore } from "./rms_norm.ts";
 import { type Rope, ropeCore } from "./rope.ts";
@@ -21,6 +24,8 @@ import { type AttentionOptions, sdpaCore } from "./sdpa.ts";
 import {
   type BoolTensor,
   type FloatArray,
+  type FloatArrays,
+  type FloatDtype,
   type IntTensor,
   sizes4,
   type Tensor,
@@ -146,16 +151,46 @@ export class MultiHeadAttention<A extends FloatArray = FloatArray> {
     checkMha("mha", x, context ?? null, this, options);
     return inFloat32(mhaCore<A>, x, context ?? null, this, options);
   }
+
+  /**
+   * Self-attention of the next tokens of each row, `x` (B, T, C), after those in a cache of any kind: (B, T, Cout).
+   *
+   * Their keys and values are appended, and they attend causally to all that the cache then holds. A layer that
+   * rotates needs a cache that does the same, at its own positions.
+   *
+   * @throws ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded; then the cache is as it was.
+   */
+  decode<T extends FloatDtype>(x: Tensor<A>, cache: Cache<T>, options: AttentionOptions<A> = {}): Tensor<A> {
+    checkDecode("decode", x, this, cache);
+    const core = (wide: Tensor<A>, layer: MhaLayer<A>, { mask, ...rest }: AttentionOptions<A>) => {
+      const { Q, K, V } = projected(wide, wide, layer); // (B, Hq, T, D), (B, Hkv, T, D), (B, Hkv, T, Dv)
+      cache.append(stored(K, cache.dtype), stored(V, cache.dtype));
+      const held = cache.held();
+      checkQueries("decode", sizes4(Q), options, cache.dtype, sizes4(held.k));
+      const first = firstQueries(cache.next, sizes4(Q)[2], mask); // (B,)
+      const heads = attendHeld(Q, first, held, { ...rest, mask: { ...mask, causal: true } });
+      return { output: linear(mergeHeads(heads.output), layer.wO, layer.bO) }; // (B, T, Cout)
+    };
+    return allOrNothing(cache, () => inFloat32(core, x, this, options)).output;
+  }
 }
 
-/** What {@link MultiHeadAttention.steps} does behind the edge. */
-export function mhaCore<A extends FloatArray>(
+type MhaLayer<A extends FloatArray> = Omit<
+  MultiHeadAttention<A>,
+  "numParameters" | "forward" | "steps" | "decode"
+>;
+
+/** As a cache of this type holds it. */
+function stored<T extends FloatDtype>(x: Tensor<FloatArray>, dtype: T): Tensor<FloatArrays[T]> {
+  return narrow(x as Tensor<WideArray>, dtype);
+}
+
+/** Queries (B, Hq, Tq, D) of `x`, keys (B, Hkv, Tk, D) and values (B, Hkv, Tk, Dv) of `source`. */
+function projected<A extends FloatArray>(
   x: Tensor<A>,
-  context: Tensor<A> | null,
-  layer: Omit<MultiHeadAttention<A>, "numParameters" | "forward" | "steps">,
-  { positions, headMask, ...options }: MhaOptions<A>,
-): MhaSteps<A> {
-  const source = context ?? x;
+  source: Tensor<A>,
+  layer: MhaLayer<A>,
+): { Q: Tensor<A>; K: Tensor<A>; V: Tensor<A> } {
   const { numHeads, numKvHeads, qNorm, kNorm, qkNormEps } = layer;
 
   // 1. project: rows of x to queries, rows of the context to keys and values
@@ -171,6 +206,17 @@ export function mhaCore<A extends FloatArray>(
   // 3. normalise: each head's queries and keys, so that scores cannot grow with the weights
   if (qNorm !== null) Q = rmsNormCore(Q, qNorm, qkNormEps); // (B, Hq, Tq, D)
   if (kNorm !== null) K = rmsNormCore(K, kNorm, qkNormEps); // (B, Hkv, Tk, D)
+  return { Q, K, V };
+}
+
+/** What {@link MultiHeadAttention.steps} does behind the edge. */
+export function mhaCore<A extends FloatArray>(
+  x: Tensor<A>,
+  context: Tensor<A> | null,
+  layer: MhaLayer<A>,
+  { positions, headMask, ...options }: MhaOptions<A>,
+): MhaSteps<A> {
+  let { Q, K, V } = projected(x, context ?? x, layer); // (B, Hq, Tq, D), (B, Hkv, Tk, D), (B, Hkv, Tk, Dv)
 
   // 4. rotate: queries and keys at the same positions
   if (layer.rope !== null) {

@@ -16,7 +16,7 @@ export type WideArray = Float32Array | Float64Array;
 export type FloatArray = WideArray | Float16Array | Bfloat16Array;
 
 /** Every element type that an argument can have. */
-export type TensorArray = FloatArray | Uint8Array | BigInt64Array;
+export type TensorArray = FloatArray | Uint8Array | Int8Array | BigInt64Array;
 
 /** `data` holds as many elements as the product of `shape`, the last axis being the fastest. */
 export interface Tensor<A extends TensorArray = FloatArray> {
@@ -50,6 +50,7 @@ const DTYPES: Readonly<Record<string, string>> = {
   Float32Array: "float32",
   Float64Array: "float64",
   Uint8Array: "bool",
+  Int8Array: "int8",
   BigInt64Array: "int64",
 };
 
@@ -70,11 +71,17 @@ export function zeros<T extends FloatDtype>(dtype: T, shape: readonly number[]):
   return { data: newArray(dtype, sizeOf(shape)) as FloatArrays[T], shape };
 }
 
-/** Float16Array is newer than what the rest runs on, so it is looked up only where it is needed. */
-function newArray(dtype: FloatDtype, n: number): FloatArray {
+/**
+ * Zeros of a type by name. Float16Array is newer than what the rest runs on, so it is looked up only where it
+ * is needed.
+ */
+export function newArray(dtype: string, n: number): TensorArray {
   if (dtype === "float32") return new Float32Array(n);
   if (dtype === "float64") return new Float64Array(n);
   if (dtype === "bfloat16") return new Bfloat16Array(n);
+  if (dtype === "int64") return new BigInt64Array(n);
+  if (dtype === "int8") return new Int8Array(n);
+  if (dtype === "bool") return new Uint8Array(n);
   if (typeof Float16Array === "undefined") throw new Unsupported("dtype.f16");
   return new Float16Array(n);
 }
@@ -82,6 +89,12 @@ function newArray(dtype: FloatDtype, n: number): FloatArray {
 /** A tensor of zeros with the element type of `x`. */
 export function zerosLike<A extends FloatArray>(x: Tensor<A>, shape: readonly number[]): Tensor<A> {
   return zeros(dtypeOf(x) as FloatDtype, shape) as Tensor<A>;
+}
+
+/** A tensor of zeros in an array of the same class as that of `x`. */
+export function blankLike<A extends TensorArray>(x: Tensor<A>, shape: readonly number[]): Tensor<A> {
+  const Kind = x.data.constructor as new (n: number) => A;
+  return { data: new Kind(sizeOf(shape)), shape };
 }
 
 /** A tensor of zeros for what keeps the width of a computation: float64 beside float64, else float32. */
@@ -120,6 +133,11 @@ export function broadcastIndex(
   }
   const [ofB, ofH, ofI, ofJ] = strides;
   return (b, h, i, j) => b * ofB + h * ofH + i * ofI + j * ofJ;
+}
+
+/** The largest of them; 0 when there are none. */
+export function longest(lengths: readonly number[]): number {
+  return lengths.reduce((most, n) => Math.max(most, n), 0);
 }
 
 /** Lengths as plain numbers, a fresh list (B,). */

@@ -194,7 +194,8 @@ test("sizes of 0 and 1", () => {
   none.truncate([]);
   const cache = single();
   push(cache);
-  assert.deepEqual(cache.read(), { k: f32([1, 1, 0, 1], []), v: f32([1, 1, 0, 1], []), lengths: [0] });
+  const nothing = f32([1, 1, 0, 1], []);
+  assert.deepEqual(cache.read(), { k: nothing, v: nothing, lengths: [0], positions: [[]] });
   assertClose(cache.attendSteps(values(1, 1)).lse.data, [-Infinity, -Infinity]);
   push(cache, 5);
   assertClose(cache.attend(values(1)).data, [5]);

@@ -254,8 +254,8 @@ test("unsupported names the feature", async () => {
     ["cast.f8", "cast", { x: small.q }, { config: { to: "f8" } }],
     ["dtype.f8_e4m3", "sdpa", { ...small, k: tiny }, {}],
     ["dtype.f8_e5m2", "softmax", { x: { ...tiny, dtype: "F8_E5M2" } }, {}],
-    ["kind.paged", "kv_cache", small, { config: { ...cache, kind: "paged" } }],
-    ["step.fork", "kv_cache", small, { config: { ...cache, steps: [{ do: "fork" }] } }],
+    ["kind.tree", "kv_cache", small, { config: { ...cache, kind: "tree" } }],
+    ["step.jump", "kv_cache", small, { config: { ...cache, steps: [{ do: "jump" }] } }],
     [
       "dtype.f8_e4m3",
       "kv_cache",

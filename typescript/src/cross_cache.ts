@@ -1,0 +1,149 @@
+/**
+ * The cache of cross-attention: keys and values of the encoder, written once and read by every step of the
+ * decoder.
+ *
+ * It has no order in time: attention is neither causal nor windowed. Beams that change places take their rows
+ * with them.
+ *
+ * Letters: B batch, Hkv key/value heads, Hq query heads, T positions, Tq queries, D and Dv head sizes.
+ *
+ * Source: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.3 (encoder-decoder attention).
+ */
+
+import type { AppendOptions, Cache, CacheState, Description } from "./cache.ts";
+import {
+  checkAppend,
+  checkAttend,
+  checkCache,
+  checkCross,
+  checkNoTokens,
+  checkUnwritten,
+} from "./checks_cache.ts";
+import { InvalidConfig } from "./errors.ts";
+import { attendHeld, firstQueries, type Held } from "./held.ts";
+import {
+  blankPairs,
+  describePairs,
+  type KVCacheContents,
+  type KVCacheSizes,
+  readPairs,
+  widePairs,
+  writePairs,
+} from "./pairs.ts";
+import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
+import { countsOf, SlotCache } from "./slot_cache.ts";
+import { Slots } from "./slots.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
+
+/** Keys and values of an encoder. A call that throws leaves the cache as it was. */
+export class CrossCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly valueDim: number;
+  readonly #options: KVCacheSizes<T>;
+  #written = false;
+
+  /** @throws InvalidConfig, DtypeMismatch. */
+  constructor(options: KVCacheSizes<T>) {
+    super(options.batch, options.dtype ?? ("float32" as T));
+    this.numKvHeads = options.numKvHeads;
+    this.headDim = options.headDim;
+    this.valueDim = options.valueDim ?? options.headDim;
+    this.#options = options;
+    checkCache("cross_cache", this);
+    this.slots = Slots.empty(blankPairs(this, 0), this.batch);
+  }
+
+  get description(): Description {
+    return { kind: "cross", ...describePairs(this) };
+  }
+
+  protected empty(): this {
+    return new CrossCache(this.#options) as this;
+  }
+
+  /**
+   * Writes `k` (B, Hkv, T, D) and `v` (B, Hkv, T, Dv).
+   *
+   * @param lengths (B,), how many of the T count in each row; absent = all.
+   * @throws ShapeMismatch, DtypeMismatch, InvalidConfig, also where something is held already.
+   */
+  append(
+    k: Tensor<FloatArrays[T]>,
+    v: Tensor<FloatArrays[T]>,
+    lengths?: Lengths | null,
+    options: AppendOptions = {},
+  ): void {
+    // 1. write once: into a cache that holds nothing
+    checkUnwritten("append", this.#written);
+    checkAppend("append", k, v, lengths, options, this);
+    checkNoTokens("append", options);
+    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
+    const slots = this.slots.grown(longest(counts));
+    writePairs(slots, k, v, counts, starts, null); // (Hkv, count, D), (Hkv, count, Dv)
+    this.slots = slots.advanced(counts);
+    this.#written = true;
+  }
+
+  /**
+   * {@link attend} gives the attention of `q` (B, Hq, Tq, D) over what is held, (B, Hq, Tq, Dv); this gives
+   * all its intermediates too.
+   *
+   * @throws ShapeMismatch, DtypeMismatch, InvalidConfig, also where it is causal or windowed.
+   */
+  attendSteps(
+    q: Tensor<FloatArrays[T]>,
+    options: AttentionOptions<FloatArrays[T]> = {},
+  ): SdpaSteps<FloatArrays[T]> {
+    // 2. attend: every query sees all of its row
+    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
+    checkCross("attend", options.mask ?? {});
+    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
+    return attendHeld(q, first, this.held(), options);
+  }
+
+  held(): Held {
+    return { ...widePairs(this.slots), positions: this.slots.positions };
+  }
+
+  /** Row i becomes a copy of what row index[i] was. @throws ShapeMismatch, InvalidConfig. */
+  override reorder(index: readonly number[]): void {
+    // 3. reorder: a beam reads what its ancestor read
+    super.reorder(index);
+  }
+
+  /** @throws InvalidConfig: what is written once is kept or forgotten as a whole. */
+  truncate(_lengths: readonly number[]): void {
+    throw new InvalidConfig("truncate: lengths: expected nothing, for a cache written once, got a value");
+  }
+
+  /** Forgets everything, and can be written again. */
+  reset(): void {
+    this.slots = this.slots.cut(this.lengths.map(() => 0));
+    this.#written = false;
+  }
+
+  override fork(): this {
+    const copy = super.fork();
+    copy.#written = this.#written;
+    return copy;
+  }
+
+  override restore(state: CacheState): void {
+    super.restore(state);
+    this.#written = this.length > 0;
+  }
+
+  override checkpoint(): () => void {
+    const [undo, before] = [super.checkpoint(), this.#written];
+    return () => {
+      undo();
+      this.#written = before;
+    };
+  }
+
+  /** Copies of the keys, the values, the lengths and the positions. */
+  read(): KVCacheContents<T> {
+    return readPairs(this.slots);
+  }
+}

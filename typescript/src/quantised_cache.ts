@@ -1,0 +1,230 @@
+/**
+ * The quantised KV cache: keys and values in fewer bits, restored where they are read.
+ *
+ * Attention on it is attention on the restored numbers; what it costs in memory is the codes, and for the
+ * integer formats the scales. Keys are turned before they are quantised.
+ *
+ * Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L slots of the longest
+ * row, D and Dv head sizes, groups = ceil(D / group).
+ *
+ * Source: Hooper et al., "KVQuant", 2024, section 2 (what quantising a cache saves, and what it costs).
+ */
+
+import type { AppendOptions, Cache, Description } from "./cache.ts";
+import { narrow, widen } from "./cast.ts";
+import {
+  checkAppend,
+  checkAttend,
+  checkCache,
+  checkCacheRope,
+  checkCapacity,
+  checkNoTokens,
+  checkRoom,
+  checkTruncate,
+} from "./checks_cache.ts";
+import { checkFormat } from "./checks_quantise.ts";
+import { attendHeld, firstQueries, further, type Held, range, turned } from "./held.ts";
+import type { KVCacheOptions } from "./kv_cache.ts";
+import { blankPairs, describePairs, type KVCacheContents } from "./pairs.ts";
+import { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
+import type { Rope } from "./rope.ts";
+import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
+import { countsOf, evicted, SlotCache, shifted } from "./slot_cache.ts";
+import { counted, type SlotArrays, Slots } from "./slots.ts";
+import {
+  type FloatArrays,
+  type FloatDtype,
+  type Lengths,
+  longest,
+  sizes4,
+  type Tensor,
+  type TensorArray,
+  type WideArray,
+} from "./tensor.ts";
+
+export interface QuantisedCacheOptions<T extends FloatDtype = "float32">
+  extends KVCacheOptions<T>,
+    QuantiseOptions {}
+
+/** What {@link QuantisedCache.read} gives: the restored numbers in the cache's type, and the codes. */
+export interface QuantisedContents<T extends FloatDtype = "float32"> extends KVCacheContents<T> {
+  /** (B, Hkv, L, D or, packed, ceil(D / 2)) */
+  readonly kCodes: Tensor<TensorArray>;
+  /** (B, Hkv, L, Dv or, packed, ceil(Dv / 2)) */
+  readonly vCodes: Tensor<TensorArray>;
+  /** (B, Hkv, L, groups); only of the integer formats */
+  readonly kScale?: Tensor<Float32Array>;
+  readonly vScale?: Tensor<Float32Array>;
+  /** (B, Hkv, L, groups); only with a zero point */
+  readonly kZero?: Tensor<Float32Array>;
+  readonly vZero?: Tensor<Float32Array>;
+}
+
+/** Codes of keys and values. A call that throws leaves the cache as it was. */
+export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly valueDim: number;
+  readonly format: QuantFormat;
+  /** null: all channels of a token and head. */
+  readonly group: number | null;
+  readonly zeroPoint: boolean;
+  readonly rope: Rope | null;
+  readonly #options: QuantisedCacheOptions<T>;
+
+  /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
+  constructor(options: QuantisedCacheOptions<T>) {
+    super(options.batch, options.dtype ?? ("float32" as T));
+    this.numKvHeads = options.numKvHeads;
+    this.headDim = options.headDim;
+    this.valueDim = options.valueDim ?? options.headDim;
+    this.format = options.format;
+    this.group = options.group ?? null;
+    this.zeroPoint = options.zeroPoint ?? false;
+    this.rope = options.rope ?? null;
+    this.#options = options;
+    checkCache("quantised_cache", this);
+    checkFormat("quantised_cache", options);
+    checkCapacity("quantised_cache", this.capacity);
+    checkCacheRope("quantised_cache", this.rope, this.headDim);
+    const { k, v } = blankPairs(this, 0);
+    this.slots = Slots.empty(this.#quantised(k, v), this.batch);
+  }
+
+  override get capacity(): number | null {
+    return this.#options.capacity ?? null;
+  }
+
+  get description(): Description {
+    const { format, zeroPoint, rope } = this;
+    const group = this.group === this.headDim && this.group === this.valueDim ? null : this.group;
+    const quantised = { quantised_format: format, group, zero_point: zeroPoint };
+    return { kind: "quantised", ...describePairs(this), ...quantised, rope: rope !== null };
+  }
+
+  protected empty(): this {
+    return new QuantisedCache(this.#options) as this;
+  }
+
+  /**
+   * Arguments and errors are those of {@link KVCache.append}; a number that is not finite is InvalidConfig in
+   * the integer formats.
+   */
+  append(
+    k: Tensor<FloatArrays[T]>,
+    v: Tensor<FloatArrays[T]>,
+    lengths?: Lengths | null,
+    options: AppendOptions = {},
+  ): void {
+    // 1. check: everything, before anything is changed
+    checkAppend("append", k, v, lengths, options, this);
+    checkNoTokens("append", options);
+    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
+    const needed = longest(this.slots.counts.map((length, b) => length + counts[b]!));
+    checkRoom("append", needed, this.capacity);
+
+    // 2. quantise: what counts in each row, keys turned as their positions say
+    const rows = counts.map((count, b) => {
+      const places = range(this.slots.next[b]!, count); // (count,)
+      const newK = turned(widen(counted(k, b, starts[b]!, count)), this.rope, places); // (1, Hkv, count, D)
+      return this.#quantised(newK, counted(v, b, starts[b]!, count)); // codes (1, Hkv, count, ·)
+    });
+
+    // 3. write: each row at its own end
+    const slots = this.slots.grown(needed);
+    for (const [b, row] of rows.entries()) slots.write(b, row); // (Hkv, count, ·)
+    this.slots = slots.advanced(counts);
+  }
+
+  held(): Held {
+    // 4. restore: to float32, which is not rounded to a half type on its way into attention
+    const { k, v } = this.#restored(this.slots.trimmed()); // (B, Hkv, L, D), (B, Hkv, L, Dv)
+    return { k, v, positions: this.slots.positions, rope: this.rope };
+  }
+
+  /** Arguments and errors are those of {@link KVCache.attendSteps}. */
+  attendSteps(
+    q: Tensor<FloatArrays[T]>,
+    options: AttentionOptions<FloatArrays[T]> = {},
+  ): SdpaSteps<FloatArrays[T]> {
+    // 5. attend: over the restored numbers
+    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
+    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
+    return attendHeld(q, first, this.held(), options);
+  }
+
+  /** As {@link KVCache.truncate}. */
+  truncate(lengths: readonly number[]): void {
+    // 6. truncate: the codes beyond are junk from now on
+    checkTruncate("truncate", lengths, this.lengths);
+    this.slots = this.slots.cut(lengths);
+  }
+
+  /** Forgets everything; the memory is kept. */
+  reset(): void {
+    this.slots = this.slots.cut(this.lengths.map(() => 0));
+  }
+
+  /** Copies of what is held, in codes and restored. */
+  read(): QuantisedContents<T> {
+    // 7. read: codes as they are, numbers rounded once to the type of the cache
+    const held = this.slots.trimmed();
+    const { k, v } = this.#restored(held);
+    return {
+      ...{ k: narrow(k, this.dtype), v: narrow(v, this.dtype) },
+      ...{ lengths: this.lengths, positions: this.slots.positions.map((row) => [...row]) },
+      ...Object.fromEntries(Object.entries(held).map(([name, x]) => [NAMES[name], x])),
+    } as QuantisedContents<T>;
+  }
+
+  /** As {@link KVCache.evict}. */
+  evict(positions: readonly number[]): void {
+    this.slots = evicted(this.slots, positions);
+  }
+
+  /** As {@link KVCache.shift}: where keys are turned, they are restored, turned and quantised again. */
+  shift(by: number, from: number): void {
+    this.slots = shifted(this.slots, by, from, (row, count) => {
+      if (this.rope === null || by === 0) return row; // codes that are rounded again may change
+      const { k, v } = this.#restored(row);
+      const turnedK = turned(k, further(this.rope), new Array(count).fill(by)); // (1, Hkv, count, D)
+      return { ...row, ...keysOf(this.#quantised(turnedK, v)) };
+    });
+  }
+
+  /** Keys and values (..., D or Dv) as slots. */
+  #quantised(k: Tensor<WideArray | FloatArrays[T]>, v: Tensor<WideArray | FloatArrays[T]>): SlotArrays {
+    const parts: Record<string, Tensor<TensorArray>> = {};
+    for (const [name, x] of [
+      ["k", k],
+      ["v", v],
+    ] as const) {
+      const { codes, scale, zero } = quantise(x, this.#options);
+      parts[`${name}_codes`] = codes;
+      if (scale !== null) parts[`${name}_scale`] = scale;
+      if (zero !== null) parts[`${name}_zero`] = zero;
+    }
+    return parts;
+  }
+
+  /** The way back: float32, or float64 where the cache's type is that. */
+  #restored(held: SlotArrays): { k: Tensor<WideArray>; v: Tensor<WideArray> } {
+    const values = (name: string, channels: number) => {
+      const [codes, scale, zero] = ["codes", "scale", "zero"].map((part) => held[`${name}_${part}`] ?? null);
+      const numbers = restore({ ...this.#options, channels, codes, scale, zero } as Codes);
+      return this.dtype === "float64" ? narrow(numbers, "float64") : numbers;
+    };
+    return { k: values("k", this.headDim), v: values("v", this.valueDim) };
+  }
+}
+
+/** The names of a file, and of the contents. */
+const NAMES: Readonly<Record<string, keyof QuantisedContents>> = {
+  ...{ k_codes: "kCodes", k_scale: "kScale", k_zero: "kZero" },
+  ...{ v_codes: "vCodes", v_scale: "vScale", v_zero: "vZero" },
+};
+
+/** The slots' arrays of the keys. */
+function keysOf(arrays: SlotArrays): SlotArrays {
+  return Object.fromEntries(Object.entries(arrays).filter(([name]) => name.startsWith("k_")));
+}

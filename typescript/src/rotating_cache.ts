@@ -1,0 +1,164 @@
+/**
+ * The rotating KV cache: a window of the newest positions, and perhaps the first few, which stay.
+ *
+ *     the query at p sees j <= p with p - j < W, or j < keep
+ *
+ * What no later query can see is forgotten, but only by the next append: a chunk longer than the window
+ * attends as it would in a full cache with that mask, and a short rollback finds all it needs.
+ *
+ * Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L slots of the longest
+ * row, D and Dv head sizes, W window.
+ *
+ * Sources: Beltagy et al., "Longformer", 2020, section 3.1 (the window); Xiao et al., "Efficient Streaming
+ * Language Models with Attention Sinks", 2023, section 3.2 (the first tokens that stay).
+ */
+
+import type { AppendOptions, Cache, Description } from "./cache.ts";
+import { requireInteger } from "./checks.ts";
+import {
+  checkAppend,
+  checkAttend,
+  checkCache,
+  checkCacheRope,
+  checkNoTokens,
+  checkRollback,
+  checkTruncate,
+} from "./checks_cache.ts";
+import { attendHeld, firstQueries, type Held } from "./held.ts";
+import {
+  blankPairs,
+  describePairs,
+  type KVCacheContents,
+  type KVCacheSizes,
+  readPairs,
+  widePairs,
+  writePairs,
+} from "./pairs.ts";
+import type { Rope } from "./rope.ts";
+import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
+import { countsOf, SlotCache } from "./slot_cache.ts";
+import { Slots } from "./slots.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
+
+export interface RotatingCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
+  /** W >= 1: how many positions a query sees, its own included. */
+  readonly window: number;
+  /** How many of the first positions stay. Absent: 0. */
+  readonly keep?: number | null;
+  /** How queries and keys are turned, each at its position; keys are held turned. Absent: they are not. */
+  readonly rope?: Rope | null;
+}
+
+/** Keys and values of a window. A call that throws leaves the cache as it was. */
+export class RotatingCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
+  readonly numKvHeads: number;
+  readonly headDim: number;
+  readonly valueDim: number;
+  readonly window: number;
+  readonly keep: number;
+  readonly rope: Rope | null;
+  readonly #options: RotatingCacheOptions<T>;
+
+  /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
+  constructor(options: RotatingCacheOptions<T>) {
+    super(options.batch, options.dtype ?? ("float32" as T));
+    this.numKvHeads = options.numKvHeads;
+    this.headDim = options.headDim;
+    this.valueDim = options.valueDim ?? options.headDim;
+    this.window = options.window;
+    this.keep = options.keep ?? 0;
+    this.rope = options.rope ?? null;
+    this.#options = options;
+    checkCache("rotating_cache", this);
+    requireInteger("rotating_cache", "window", this.window, 1);
+    requireInteger("rotating_cache", "keep", this.keep, 0);
+    checkCacheRope("rotating_cache", this.rope, this.headDim);
+    this.slots = Slots.empty(blankPairs(this, 0), this.batch);
+  }
+
+  /** How many positions each row was given, those that are forgotten included: a copy, (B,). */
+  override get lengths(): number[] {
+    return this.next;
+  }
+
+  get description(): Description {
+    const { window, keep, rope } = this;
+    return { kind: "rotating", ...describePairs(this), window, keep, rope: rope !== null };
+  }
+
+  protected empty(): this {
+    return new RotatingCache(this.#options) as this;
+  }
+
+  /** Arguments and errors are those of {@link KVCache.append}, but for the capacity. */
+  append(
+    k: Tensor<FloatArrays[T]>,
+    v: Tensor<FloatArrays[T]>,
+    lengths?: Lengths | null,
+    options: AppendOptions = {},
+  ): void {
+    // 1. check: everything, before anything is changed
+    checkAppend("append", k, v, lengths, options, this);
+    checkNoTokens("append", options);
+    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
+
+    // 2. forget: in the rows that go on, what their next query no longer sees
+    const kept = this.slots.filtered((b, j) => counts[b] === 0 || this.#sees(this.slots.next[b]!, j));
+
+    // 3. write: all that is new, also beyond the window, keys turned as their positions say
+    const slots = kept.grown(longest(kept.counts.map((n, b) => n + counts[b]!)));
+    writePairs(slots, k, v, counts, starts, this.rope); // (Hkv, count, D), (Hkv, count, Dv)
+
+    // 4. advance: only now do the new positions exist
+    this.slots = slots.advanced(counts);
+  }
+
+  /** Arguments and errors are those of {@link KVCache.attendSteps}; what is forgotten is seen by no query. */
+  attendSteps(
+    q: Tensor<FloatArrays[T]>,
+    options: AttentionOptions<FloatArrays[T]> = {},
+  ): SdpaSteps<FloatArrays[T]> {
+    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
+
+    // 5. align: the last query stands on the last position of its row
+    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
+
+    // 6. attend: over what is held, each query within its own window
+    return attendHeld(q, first, this.held(), options);
+  }
+
+  held(): Held {
+    const { positions } = this.slots;
+    const sees = (p: number, j: number) => j <= p && this.#sees(p, j);
+    return { ...widePairs(this.slots), positions, rope: this.rope, sees };
+  }
+
+  /**
+   * Forgets from the end: row b keeps the first lengths[b] of all its positions.
+   *
+   * @throws ShapeMismatch, InvalidConfig, also where its next query would miss what is forgotten already.
+   */
+  truncate(lengths: readonly number[]): void {
+    // 7. truncate: only as far back as a whole window is still held
+    checkTruncate("truncate", lengths, this.next);
+    checkRollback("truncate", lengths, this.slots.positions, (n, j) => this.#sees(n, j));
+    this.slots = this.slots.before(lengths);
+  }
+
+  /** Forgets everything; the memory is kept. */
+  reset(): void {
+    // 8. reset: a cache of length 0
+    this.slots = this.slots.cut(this.next.map(() => 0));
+  }
+
+  /** Copies of what the next query could see. */
+  read(): KVCacheContents<T> {
+    // 9. read: without what the next append forgets
+    return readPairs(this.slots.filtered((b, j) => this.#sees(this.slots.next[b]!, j)));
+  }
+
+  /** Whether the query at p sees what stands at `j`, before it. */
+  #sees(p: number, j: number): boolean {
+    return j < this.keep || p - j < this.window;
+  }
+}
