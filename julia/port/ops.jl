@@ -59,14 +59,14 @@ function check_claimed(op, variant)
     return nothing
 end
 
-function prepare(name::String, config, inputs::Tensors, want, variant = nothing)
+function prepare(name::String, config, inputs::Tensors, want, variant = nothing, folder = pwd())
     config = something(config, Dict{String,Any}())
     config isa Dict || invalid_request("config: expected an object")
     config = whole(config)
     named = want === nothing || (want isa Vector && all(name -> name isa String, want))
     named || invalid_request("want: expected a list of names")
     op = op_named(name)
-    op.call_of === prepare_cache && return prepare_cache(config, inputs, want)
+    op.call_of === prepare_cache && return prepare_cache(config, inputs, want, folder)
     want = want === nothing ? ["output"] : unique(want)
     variant = something(variant, first(op.variants))
     for output in want

@@ -6,14 +6,15 @@ module Port
 
 import LinearAlgebra
 using RosettaAttention
+using RosettaAttention: Fields, FileError, JSONError, Unreadable, pair, parse_json, write_json
+using RosettaAttention: read_file, read_tensors, write_tensors
 
-include("json.jl")
-include("safetensors.jl")
 include("ops.jl")
 include("ops_attention.jl")
 include("ops_positions.jl")
 include("ops_linear.jl")
 include("ops_blocks.jl")
+include("cache_kinds.jl")
 include("cache.jl")
 include("bench.jl")
 
@@ -158,7 +159,13 @@ function load(request::Dict)
         error isa Union{FileError,JSONError,SystemError,EOFError,ArgumentError} || rethrow()
         invalid_request("inputs: expected a readable safetensors file: $(sprint(showerror, error))")
     end
-    return prepare(op, config, inputs, want, variant)
+    return prepare(op, config, inputs, want, variant, folder_of(request))
+end
+
+# Of the files that a script names: that of the outputs, which a bench need not have.
+function folder_of(request::Dict)
+    outputs = optional(request, "outputs")
+    return outputs isa String ? dirname(outputs) : pwd()
 end
 
 function write_outputs(path::String, tensors)

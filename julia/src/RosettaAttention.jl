@@ -18,10 +18,13 @@ module RosettaAttention
 
 import LinearAlgebra
 
-export AttentionError, BFloat16, Block, Dropout, FeedForward, KVCache, Layer, Mask, MultiHeadAttention
+export AttentionError, BFloat16, Block, Dropout, FeedForward, Layer, Mask, MultiHeadAttention
 export MultiHeadLatentAttention, Norm, Rope, Transformer
+export Cache, Codes, CrossCache, KVCache, LatentCache, PagedCache, PagePool, QuantisedCache, RotatingCache
 export DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, RopeScaling, YarnScaling
 export BigBird, Blocks, Dilated, Fixed, Global, Pattern, Strided, Window
+export append_attend!, decode!, evict!, fork, load!, quantise, read_codes, reorder!, restore, save, shift!
+export stats
 export alibi, alibi_slopes, alibi_steps, attend, attend_steps, cache_write, cast, dropout, dropout_steps
 export flash, gated_linear, gelu, layer_norm, layer_norm_steps, lengths, linear_attention, linear_chunked
 export linear_recurrent, merge_states, mha_steps, mla_absorbed, mla_steps, num_parameters, philox_words
@@ -33,6 +36,8 @@ const VERSION_NUMBER = v"0.1.0"
 
 include("errors.jl")
 include("bfloat16.jl")
+include("json.jl")
+include("safetensors.jl")
 include("cast.jl")
 include("heads.jl")
 include("checks.jl")
@@ -74,7 +79,20 @@ include("mla_absorbed.jl")
 include("feed_forward.jl")
 include("block.jl")
 include("transformer.jl")
+include("rows.jl")
+include("caches.jl")
 include("kv_cache.jl")
+include("rotating_cache.jl")
+include("page_pool.jl")
+include("paged_cache.jl")
+include("quantise.jl")
+include("quantised_cache.jl")
+include("latent_cache.jl")
+include("cross_cache.jl")
+include("cache_edit.jl")
+include("cache_file.jl")
+include("checks_file.jl")
+include("mha_decode.jl")
 include("cache_write.jl")
 
 end

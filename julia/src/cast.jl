@@ -42,15 +42,18 @@ end
 layout(::Type{Float16}) = (10, -14, 0x7c00)
 layout(::Type{BFloat16}) = (7, -126, 0x7f80)
 
-# Between two powers of two the values lie one step apart, so that their codes count those steps. The numbers
-# below the smallest normal one have its step.
 function half_code(x::Float64, bits::Int, lowest::Int, infinite::UInt16)
     sign = signbit(x) ? 0x8000 : 0x0000
     isnan(x) && return sign | infinite | one(UInt16) << (bits - 1)
     isinf(x) && return sign | infinite
+    return sign | UInt16(min(steps_from_zero(x, bits, lowest), infinite))
+end
+
+# Between two powers of two the values lie one step apart, so that their codes count those steps. The numbers
+# below the smallest normal one have its step.
+function steps_from_zero(x::Float64, bits::Int, lowest::Int)
     power = x == 0 ? lowest : max(exponent(x), lowest)
-    steps = round(Int, ldexp(abs(x), bits - power))
-    return sign | UInt16(min((power - lowest) << bits + steps, infinite))
+    return (power - lowest) << bits + round(Int, ldexp(abs(x), bits - power))
 end
 
 # The result of an op whose inputs have the element type T.

@@ -20,6 +20,7 @@ function check_mask(name::String, @nospecialize(mask), dims::NTuple{4,Int})
     check_flag(name, "causal", mask.causal)
     check_window(name, mask.window)
     check_lengths(name, "kv_lengths", mask.kv_lengths, batch, kv_len)
+    check_like(name, "kv_positions", mask.kv_positions, Int64, (kv_len, batch))
     return check_q_offset(name, mask.q_offset, batch)
 end
 

@@ -7,6 +7,7 @@ The one exception of this package. `code` is the stable name that every language
 - `:dtype_mismatch`: an array of the wrong element type
 - `:invalid_config`: a scalar option outside its range, or two options that exclude each other
 - `:capacity_exceeded`: a cache without room for what it was given
+- `:invalid_request`: a file that cannot be read or written, or is damaged or foreign
 - `:unsupported`: a legal request that this implementation does not offer
 
 `message` names the function, the argument, what was expected and what came. A call that throws has changed

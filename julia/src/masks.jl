@@ -2,11 +2,11 @@
 #
 # A `Mask` holds conditions, and a slot is visible when all of them allow it. They are about *positions*,
 # counted from 0: query i of 1:Tq stands at position p = i - 1 + q_offset, key j of 1:Tk at position
-# t = j - 1.
+# t = j - 1, or wherever `kv_positions` puts it.
 #
 #     causal       t <= p
 #     window       p - left <= t <= p + right
-#     kv_lengths   t < kv_lengths[b]
+#     kv_lengths   j <= kv_lengths[b]
 #     keep         keep[j, i, h, b]
 #
 # Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
@@ -24,6 +24,7 @@ The conditions of one call; the default hides nothing.
 - `kv_lengths`: `Int64`, `(B,)`, how many keys of each row exist
 - `q_offset`: position of the first query, counted from 0; an integer for all rows, or `Int64`, `(B,)`.
   `nothing` = 0; a cache aligns the last query with the last position of its row instead
+- `kv_positions`: `Int64`, `(Tk, B)`, where each key stands; `nothing` = 0, 1, 2, … A cache knows its own
 """
 Base.@kwdef struct Mask
     # Any value fits, so that a wrong one is named by the call it is given to. One concrete type for all masks
@@ -33,10 +34,11 @@ Base.@kwdef struct Mask
     window = nothing
     kv_lengths = nothing
     q_offset = nothing
+    kv_positions = nothing
 
-    function Mask(keep, causal, window, kv_lengths, q_offset)
+    function Mask(keep, causal, window, kv_lengths, q_offset, kv_positions = nothing)
         @nospecialize
-        return new(keep, causal, window, kv_lengths, q_offset)
+        return new(keep, causal, window, kv_lengths, q_offset, kv_positions)
     end
 end
 
@@ -65,6 +67,7 @@ struct MaskRule
     right::Int
     ends::Vector{Int}  # (B,)
     offsets::Vector{Int}  # (B,)
+    kv_positions::Union{Nothing,Matrix{Int64}}  # (Tk, B)
     keep  # nothing, or four dimensions, each the table's or 1
 end
 
@@ -72,7 +75,8 @@ function mask_rule(mask::Mask, kv_len::Int, batch::Int)
     left, right = reach(mask.window)::Tuple{Int,Int}
     ends = per_row(mask.kv_lengths, kv_len, batch)::Vector{Int}
     offsets = clamp.(per_row(mask.q_offset, 0, batch)::Vector{Int}, -FARTHEST, FARTHEST)
-    return MaskRule(mask.causal, left, right, ends, offsets, four_dims(mask.keep))
+    stand = mask.kv_positions === nothing ? nothing : Matrix{Int64}(mask.kv_positions)
+    return MaskRule(mask.causal, left, right, ends, offsets, stand, four_dims(mask.keep))
 end
 
 # The table for some keys and queries of one head and row.
@@ -80,7 +84,7 @@ function visible_tile(rule::MaskRule, keys::UnitRange{Int}, queries::UnitRange{I
     tile = fill(true, length(keys), length(queries))  # (keys, queries)
     for (n, i) in enumerate(queries), (m, j) in enumerate(keys)
         # 1. positions: of this query and of this key, both counted from 0
-        p, t = i - 1 + rule.offsets[b], j - 1
+        p, t = i - 1 + rule.offsets[b], key_position(rule.kv_positions, j, b)
 
         # 2. causal: nothing after the query
         shown = !rule.causal || t <= p
@@ -89,13 +93,16 @@ function visible_tile(rule::MaskRule, keys::UnitRange{Int}, queries::UnitRange{I
         shown &= (p - t <= rule.left) & (t - p <= rule.right)
 
         # 4. lengths: nothing beyond the end of the row
-        tile[m, n] = shown & (t < rule.ends[b])
+        tile[m, n] = shown & (j <= rule.ends[b])
     end
 
     # 5. keep: nothing that the caller excludes
     keep_only!(tile, part(rule.keep, keys, queries, h, b))
     return tile
 end
+
+key_position(::Nothing, j::Int, b::Int) = j - 1
+key_position(positions::Matrix{Int64}, j::Int, b::Int) = positions[j, b]
 
 # An open side reaches further than any position.
 reach(::Nothing) = (typemax(Int), typemax(Int))

@@ -190,7 +190,8 @@ function checked_multi_head(layer::MultiHeadAttention, x, context, call::MhaCall
     return narrowed(multi_head(widened(layer), wide_x, wide_context, call), eltype(x))
 end
 
-function multi_head(layer::MultiHeadAttention, x, context, call::MhaCall)
+# Queries (D, Tq, Hq, B), keys (D, Tk, Hkv, B) and values (Dv, Tk, Hkv, B).
+function project_heads(layer::MultiHeadAttention, x, context, positions)
     T = eltype(x)
 
     # 1. project: columns of x to queries, columns of the context to keys and values
@@ -208,15 +209,20 @@ function multi_head(layer::MultiHeadAttention, x, context, call::MhaCall)
     k = norm_heads(k, layer.k_norm, layer.qk_norm_eps)::Array{T,4}  # (D, Tk, Hkv, B)
 
     # 4. rotate: queries and keys by their positions
-    q = turn_heads(q, layer.rope, call.positions)::Array{T,4}  # (D, Tq, Hq, B)
-    k = turn_heads(k, layer.rope, call.positions)::Array{T,4}  # (D, Tk, Hkv, B)
+    q = turn_heads(q, layer.rope, positions)::Array{T,4}  # (D, Tq, Hq, B)
+    k = turn_heads(k, layer.rope, positions)::Array{T,4}  # (D, Tk, Hkv, B)
+    return q, k, v
+end
+
+function multi_head(layer::MultiHeadAttention, x, context, call::MhaCall)
+    q, k, v = project_heads(layer, x, context, call.positions)
 
     # 5. attention: every head on its own
     bias = widened(call.bias)
     heads = attention(q, k, v, call.mask, bias, call.scale, call.softcap, nothing, call.dropout)
 
     # 6. prune: by selection, so that a head left out is 0 whatever it holds
-    kept = keep_heads(heads.output, call.head_mask)::Array{T,4}  # (Dv, Tq, Hq, B)
+    kept = keep_heads(heads.output, call.head_mask)::typeof(heads.output)  # (Dv, Tq, Hq, B)
 
     # 7. merge heads: heads before positions again, side by side
     merged = merge_heads(kept)  # (Dv·Hq, Tq, B)

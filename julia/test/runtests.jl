@@ -24,6 +24,9 @@ const FILES = [
     "test_mla.jl",
     "test_blocks.jl",
     "test_kv_cache.jl",
+    "test_caches.jl",
+    "test_quantise.jl",
+    "test_cache_file.jl",
     "test_cast.jl",
     "test_dropout.jl",
     "test_checks.jl",
@@ -31,6 +34,7 @@ const FILES = [
     "test_safetensors.jl",
     "test_port.jl",
     "test_port_ops.jl",
+    "test_port_caches.jl",
     "test_fixtures.jl",
 ]
 

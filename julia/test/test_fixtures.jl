@@ -25,7 +25,7 @@ function verdict(case, dtype, variant, inputs, expected)
     limited = variant in Port.op_named(case["op"]).limited
     want = limited && want !== nothing ? filter(in(("output", "lse")), want) : want
     answer, results = try
-        prepared = Port.prepare(case["op"], case["config"], read_tensors(inputs), want, variant)
+        prepared = Port.prepare(case["op"], case["config"], read_tensors(inputs), want, variant, mktempdir())
         value = prepared.call()
         Dict{String,Any}(prepared.extra(value)), Dict{String,Any}(prepared.results(value))
     catch error

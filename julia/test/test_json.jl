@@ -1,4 +1,4 @@
-using .Port: parse_json, write_json, JSONError, Fields
+using RosettaAttention: Fields, JSONError, parse_json, write_json
 
 @testset "json values" begin
     @test parse_json("null") === nothing

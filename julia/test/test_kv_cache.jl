@@ -1,5 +1,5 @@
 # Appends one column of values a position and asks for their mean.
-function decode!(cache, value; T = eltype(cache), options...)
+function decode_mean!(cache, value; T = eltype(cache), options...)
     append!(cache, ones(T, 1, 1, 1, 1), fill(T(value), 1, 1, 1, 1))
     return attend(cache, zeros(T, 1, 1, 1, 1); options...)[]
 end
@@ -19,17 +19,17 @@ append_values!(cache::KVCache{T}, values) where {T} =
     @testset "a window while decoding (B24)" begin
         cache = KVCache{T}(1, 1, 1; capacity = 4)
         mask = Mask(causal = true, window = (2, 0))
-        @test near([decode!(cache, n; mask = mask) for n in (1, 2, 4, 8)], T[1, 1.5, 7 / 3, 14 / 3])
+        @test near([decode_mean!(cache, n; mask = mask) for n in (1, 2, 4, 8)], T[1, 1.5, 7 / 3, 14 / 3])
     end
 
     @testset "roll back (B33), reset (B34)" begin
         cache = KVCache{T}(1, 1, 1)
         append_values!(cache, [1, 2, 4, 100, 200])
         truncate!(cache, [4])
-        @test decode!(cache, 8) === T(23)
+        @test decode_mean!(cache, 8) === T(23)
         reset!(cache)
         @test length(cache) == 0
-        @test decode!(cache, 5) === T(5)
+        @test decode_mean!(cache, 5) === T(5)
     end
 
     @testset "an empty cache" begin
@@ -151,7 +151,7 @@ end
         push!(rooms, size(cache.k, 2))
     end
     @test length(unique(rooms)) <= 7 && length(cache) == 33
-    held = cache.lengths
+    held = lengths(cache)
     reset!(cache)
     @test held == [33]  # a result given out is never changed afterwards
     list = Int64[0]

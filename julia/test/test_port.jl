@@ -178,10 +178,8 @@ end
     @test eltype(tensors["r.k"]) == Float32 || eltype(tensors["r.k"]) == Float64
     cache_code(config; more...) = code(run_case("kv_cache", inputs; config = config, more...))
     @test cache_code(script(ask_q); want = ["junk"]) == "invalid_request"
-    @test cache_code(script(ask_q; kind = "paged")) == "kind.paged"
-    @test cache_code(script(ask_q, step("fork"; into = "x"))) == "step.fork"
-    @test cache_code(script(step("append"; k = "k", v = "v", cache = "b"))) == "step.cache"
-    @test cache_code(script(ask_q; rope = config(base = 10))) == "rope"
+    @test cache_code(script(ask_q; kind = "evicting")) == "kind.evicting"
+    @test cache_code(script(ask_q, step("swap"; into = "x"))) == "step.swap"
     @test cache_code(script(ask_q; capacity = -1)) == "invalid_config"
     @test cache_code(script(ask_q; capacity = "x")) == "invalid_config"
     @test cache_code(config(batch = 1)) == "invalid_request"

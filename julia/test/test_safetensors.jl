@@ -1,4 +1,4 @@
-using .Port: read_tensors, write_tensors, FileError, Unreadable
+using RosettaAttention: FileError, JSONError, Fields, Unreadable, parse_json, read_tensors, write_tensors
 
 # A file as its bytes: a header, and the data after it.
 function written(header::String, data::Vector{UInt8}; header_bytes = sizeof(header))

@@ -32,9 +32,12 @@ const DTYPES = Dict{DataType,String}(T => name for (name, T) in ELTYPES)
 
 All tensors of a file: arrays with reversed dimensions, or `Unreadable`. Throws FileError or JSONError.
 """
-read_tensors(path::AbstractString) = open(read_tensors, path)
+read_tensors(path::AbstractString) = first(read_file(path))
 
-function read_tensors(io::IO)::Dict{String,Any}
+# All tensors, and the metadata, text by text, as they are in the header.
+read_file(path::AbstractString) = open(read_file, path)
+
+function read_file(io::IO)::Tuple{Dict{String,Any},Any}
     bytes = filesize(io)
     bytes >= 8 || throw(FileError("expected at least 8 bytes, got $bytes"))
     header_bytes = read(io, UInt64)
@@ -57,7 +60,7 @@ function read_tensors(io::IO)::Dict{String,Any}
             tensors[name] = Unreadable(dtype)
         end
     end
-    return tensors
+    return tensors, get(header, "__metadata__", nothing)
 end
 
 function described(name::String, entry)
@@ -76,14 +79,16 @@ read_flat(io::IO, ::Type{T}, n::Int) where {T} = read!(io, Vector{T}(undef, n))
 read_flat(io::IO, ::Type{Bool}, n::Int) = Bool[byte != 0x00 for byte in read!(io, Vector{UInt8}(undef, n))]
 
 """
-    write_tensors(path, tensors)
+    write_tensors(path, tensors, metadata = nothing)
 
 Write pairs `name => array`; dimensions are reversed in the file. The file appears whole or not at all.
+`metadata`: pairs of texts, or none.
 """
-function write_tensors(path::AbstractString, tensors::Fields)
+function write_tensors(path::AbstractString, tensors::Fields, metadata = nothing)
     # Wide types first, so that every tensor is aligned in the file.
     tensors = sort(tensors; by = tensor -> -sizeof(eltype(tensor[2])), alg = MergeSort)
     header, stop = Fields(), 0
+    metadata === nothing || push!(header, pair("__metadata__", metadata))
     for (name, x) in tensors
         start, stop = stop, stop + sizeof(eltype(x)) * length(x)
         shape, offsets = Int[reverse(size(x))...], [start, stop]

@@ -1,0 +1,94 @@
+# The checks of a file that a cache was saved in. `damaged` is a file that no cache has written, `other`
+# one of a cache that does not fit.
+
+damaged(name::String, argument::String, expected, got) =
+    reject(:invalid_request, name, argument, expected, got)
+
+function check_description(name::String, cache, metadata)
+    @nospecialize
+    texts = metadata isa Dict && all(value -> value isa String, values(metadata))
+    texts || damaged(name, "metadata", "texts", typeof(metadata))
+    for (field, due) in (("format", FILE_FORMAT), ("version", FILE_VERSION))
+        got = get(metadata, field, "none")
+        got == due || damaged(name, field, due, got)
+    end
+    kind = get(metadata, "kind", "none")
+    kind == kind_name(cache) || reject(:invalid_config, name, "kind", kind_name(cache), kind)
+    for (field, due) in description(cache)
+        haskey(metadata, field) || field == "group" || damaged(name, field, "a value", "none")
+        field in NOT_COMPARED || field == "dtype" || metadata[field] == due ||
+            reject(:invalid_config, name, field, due, metadata[field])
+    end
+    if cache isa QuantisedCache
+        group = haskey(metadata, "group") ? tryparse(Int, metadata["group"]) : nothing
+        both = shared_by_all(cache, group) && shared_by_all(cache, cache.group)
+        same = both || group == cache.group
+        same || reject(:invalid_config, name, "group", repr(cache.group), repr(group))
+    end
+    dtype = FILE_TYPES[eltype(cache)]
+    same = metadata["dtype"] == dtype
+    same || reject(:dtype_mismatch, name, "dtype", dtype, metadata["dtype"])
+    return nothing
+end
+
+# A tensor of a file, by its element type and size.
+function check_file_tensor(name::String, tensors, argument::String, T, dims)
+    @nospecialize
+    x = get(tensors, argument, nothing)
+    good = x isa Array && eltype(x) === T && size(x) == dims
+    good || damaged(name, argument, "$T of size $dims", x isa Array ? (eltype(x), size(x)) : "none")
+    return x
+end
+
+function check_file_rows(name::String, @nospecialize(cache), tensors)::Rows
+    B = cache.batch
+    counts = check_file_tensor(name, tensors, "lengths", Int64, (B,))
+    next = check_file_tensor(name, tensors, "next", Int64, (B,))
+    positions = get(tensors, "positions", nothing)
+    L = positions isa Matrix{Int64} ? size(positions, 1) : -1
+    positions = check_file_tensor(name, tensors, "positions", Int64, (max(L, 0), B))
+    good = all(n -> 0 <= n <= L, counts) && reduce(max, counts; init = 0) == L
+    good || damaged(name, "lengths", "values from 0 to $L, and one of that", repr(counts))
+    lists = [positions[1:counts[b], b] for b in 1:B]
+    for b in 1:B
+        good = all(==(-1), positions[counts[b]+1:end, b]) && rises(lists[b], next[b])
+        good = good && is_whole(cache, lists[b], next[b])
+        due = "those of a row, which rise below $(next[b])"
+        good || damaged(name, "positions", due, repr(positions[:, b]))
+    end
+    return Rows(lists, next)
+end
+
+rises(list::Vector{Int64}, next::Int64) =
+    all(>(0), diff([-1; list; next])) && next <= FARTHEST
+
+# Whether a row can be one of such a cache: only those that can be edited have gaps, and a window its own.
+is_whole(::EditableCache, list, next) = true
+is_whole(::Cache, list, next) = length(list) == next
+is_whole(cache::RotatingCache, list, next) =
+    length(list) - count(j -> cache.keep <= j <= next - cache.window, list) ==
+    min(next, cache.keep) + length(max(cache.keep, next - cache.window + 1):next-1)
+
+# The arrays of a file as they are held: (n, L, H, B).
+function check_file_contents(name::String, @nospecialize(cache), tensors, L::Int)
+    found = NamedTuple()
+    for (field, x) in stored_arrays(cache)
+        dims = size(x)
+        x = check_file_tensor(name, tensors, field, eltype(x), (dims[1], L, dims[3:end]...))
+        four = reshape(x, dims[1], L, length(dims) == 4 ? dims[3] : 1, cache.batch)
+        found = merge(found, NamedTuple{(Symbol(field),)}((four,)))
+    end
+    for field in keys(tensors)
+        known = field in ("lengths", "next", "positions") || haskey(found, Symbol(field))
+        known || damaged(name, field, "no such tensor", "one")
+    end
+    return found
+end
+
+function check_file_room(name::String, @nospecialize(cache), counts::Vector{Int})
+    cache isa PagedCache || return check_room(name, reduce(max, counts; init = 0), capacity_of(cache))
+    page_size, pool = cache.pool.page_size, cache.pool
+    own = [page for pages in cache.pages for page in pages]
+    freed = count(page -> count(==(page), own) == pool.holders[page], unique(own))
+    return check_pages(name, reduce(+, cld.(counts, page_size); init = 0), length(pool.free) + freed)
+end
