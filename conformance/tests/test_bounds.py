@@ -12,6 +12,7 @@ from conformance.bounds.softmax import bound_softmax
 from conformance.cases.draft import Draft
 from conformance.inputs import Draw
 from conformance.oracle import answer
+from conformance.oracle.kv_cache import predict_codes
 from conformance.realise import realise
 
 F32 = Arithmetic.of("f32")
@@ -95,6 +96,10 @@ def test_float32_arithmetic_uses_little_and_float16_far_too_much(suite: str) -> 
                 n: x.astype(np.float16).astype(np.float32) if x.dtype.kind == "f" else x
                 for n, x in inputs.items()
             }
+        if draft.config.get("kind") == "quantised" and predict_codes(draft.config, coarse) != list(
+            draft.steps or ()
+        ):
+            continue  # what f16 cannot hold has no code
         other = answer(draft.op, draft.config, coarse, draft.steps)
         asked += 1
         with np.errstate(invalid="ignore"):  # what is infinite in both is left out

@@ -25,7 +25,8 @@ FOLDER = Path(__file__).parent / "liars"
 # A liar that hangs is waited for this long, and one that keeps dying is given up soon.
 TIMEOUTS = Timeouts(start=60, run=1.5)
 MAX_RESTARTS = 3
-OTHERS = 5  # every so many cases are asked whatever their flags
+OTHERS = 5  # every so many cases are asked whatever their flags,
+MOST_OTHERS = 25  # or so many of a large suite
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,37 @@ LIARS = [
     ),
     Liar("top_left", "kv_cache", "kv_cache/by-hand/second-chunk", "ChunkedPrefill"),
     Liar("stale_cache", "kv_cache", "kv_cache/by-hand/stale-reset", "StaleReset"),
+    *(
+        Liar(script, "kv_cache", f"kv_cache/{case}", flag)
+        for script, case, flag in (
+            ("cache_windows early", "rotating/by-hand/decode", "WindowBoundary"),
+            ("cache_windows after", "rotating/by-hand/long-prefill", "RingWrap"),
+            ("cache_windows sinks", "rotating/by-hand/keep", "KeptSinks"),
+            ("cache_windows slots", "evict/by-hand", "EvictedPositions"),
+            ("cache_windows slots", "rope/rotating", "RopePosition"),
+            ("cache_windows twice", "rope/by-hand/decode", "RopePosition"),
+            ("cache_windows zero", "rope/by-hand/decode", "RopePosition"),
+            ("cache_pages share", "paged/by-hand/fork", "CopyOnWrite"),
+            ("cache_pages free", "paged/by-hand/drop", "PageCount"),
+            ("cache_pages adds", "paged/by-hand/reuse", "PageReuse"),
+            ("cache_pages padding", "paged/by-hand/padding", "PadSlot"),
+            ("cache_pages byte", "prefix/other-tokens/low-byte", "PrefixSharing"),
+            ("cache_pages page", "prefix/other-tokens/earlier", "PrefixSharing"),
+            ("cache_codes scale", "quantised/by-hand/int8", "QuantisedScale"),
+            ("cache_codes first", "quantised/int8", "QuantisedScale"),
+            ("cache_codes zero", "quantised/zero-group/int8", "ZeroGroup"),
+            ("cache_codes away", "quantised/ties/int8", "CodeRounding"),
+            ("cache_codes byte", "quantised/by-hand/nibbles", "CodeRounding"),
+            ("cache_codes fp8", "quantised/fp8/table", "CodeRounding"),
+            ("cache_lives same", "fork/by-hand/two-continuations", "CacheAliasing"),
+            ("cache_lives place", "reorder/by-hand/swap", "BeamReorder"),
+            ("cache_lives right", "padding/by-hand/left", "LeftPadding"),
+            ("cache_lives fails", "append-attend/failure/contiguous", "NothingChanged"),
+            ("cache_lives positions", "save/gaps", "SavedState"),
+            ("cache_lives still", "shift/by-hand", "ShiftTurns"),
+            ("cache_lives latent", "latent/by-hand/scale", "LatentParts"),
+        )
+    ),
     Liar(
         "always_ok",
         "sdpa",
@@ -188,7 +220,8 @@ def choose(op: str, flag: str, dtype: str = "f32") -> list[LoadedSuite]:
                 cases=[
                     case
                     for n, case in enumerate(loaded.suite.cases)
-                    if dtype in case.files and (flag in case.flags or n % OTHERS == 0)
+                    if dtype in case.files
+                    and (flag in case.flags or n % max(OTHERS, len(loaded.suite.cases) // MOST_OTHERS) == 0)
                 ],
             ),
         )

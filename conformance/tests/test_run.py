@@ -256,8 +256,8 @@ def test_the_numpy_port_passes_the_checks_of_the_protocol() -> None:
         session.start()
         results = check_protocol(session)
         assert session.restarts == 0
-    assert len(results) == 7
-    assert outcomes(results) == ["pass"] * 7
+    assert len(results) == 7 + 9  # and kinds and steps of caches that nobody knows
+    assert outcomes(results) == ["pass"] * len(results)
 
 
 def test_a_careless_wrapper_is_caught_by_the_checks_of_the_protocol(tmp_path: Path) -> None:

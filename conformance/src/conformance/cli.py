@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from .errors import UsageError
+from .kv_cost_command import kv_cost
 
 if TYPE_CHECKING:
     from .fixtures import LoadedSuite
@@ -176,6 +177,7 @@ def run(
         protocol=not (cases or match),
         sentences=not (cases or match),
         metamorphic=not (cases or match),
+        pairs=not (cases or match),
         known_failures=None if cases or ports_dir else FOLDER,  # the lists speak of our cases and ports
         ports_folder=ports_dir or PORTS,
         report=report or DEFAULT_REPORT,
@@ -230,6 +232,9 @@ def memory(ports: PortsOption = "") -> None:
     from .memory import LENGTHS, run_memory
 
     run_memory(_choose(ports), LENGTHS, Console())
+
+
+app.command("kv-cost")(kv_cost)
 
 
 @app.command()

@@ -25,6 +25,8 @@ from .minilm.record import record
 from .minilm.similarity import SUITE as MINILM
 from .minilm.similarity import PortSimilarity, measure_session, to_results
 from .outcome import Result
+from .pairs import OP as PAIRED
+from .pairs import check_pairs
 from .ports import PORTS, Port, read_ports
 from .process import kill_all
 from .progress import Bars
@@ -44,7 +46,7 @@ class Options:
     """How a run goes.
 
     described: the narrowing as the report shows it. must_support: what a port's first variant does not
-    support is a failure unless it is listed. protocol, metamorphic, sentences: the checks beside the cases.
+    support is a failure unless it is listed. protocol, metamorphic, pairs, sentences: the checks beside the cases.
     known_failures: the folder of the lists; None = there are none.
     """
 
@@ -54,6 +56,7 @@ class Options:
     must_support: bool = False
     protocol: bool = True
     metamorphic: bool = True
+    pairs: bool = True
     sentences: bool = True
     known_failures: Path | None = FOLDER
     ports_folder: Path = PORTS
@@ -96,11 +99,13 @@ def run_conformance(
             options.described,
             {suite.suite.suite: len(suite.suite.cases) for suite in suites},
         )
+        relayed = _relay(sessions, suites, options)
         with Bars(console, {s.port.name: _count_questions(s, suites, options) for s in sessions}) as bars:
             runs = pool.map(lambda session: _run_one(session, suites, options, bars, stop), sessions)
             sentences = []
             for port, (results, found, seconds) in zip(ports, runs, strict=True):
                 sentences += [found] if found else []
+                results = relayed.get(port.name, []) + results
                 writer.results(results)
                 verdict = judge_results(
                     port.name,
@@ -162,6 +167,14 @@ def _run_one(
         stop.is_set,
     )
     return results, found, time.monotonic() - started
+
+
+def _relay(
+    sessions: Sequence[Session], suites: Sequence[LoadedSuite], options: Options
+) -> dict[str, list[Result]]:
+    """Caches handed from port to port, where caches are asked about at all and the cases are our own."""
+    ours = any(case.op == PAIRED for suite in suites if suite.cache is not None for case in suite.suite.cases)
+    return check_pairs(sessions, options.narrowing) if options.pairs and ours else {}
 
 
 def _start_quietly(session: Session) -> None:

@@ -5,9 +5,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from . import metamorphic, protocol
+from . import metamorphic, pairs, protocol
 from .minilm import similarity
 
+PAIR = "a script on a cache, up to a save in the first port, from the load on in the second"
+EVERY_KIND = ("rotating", "paged", "cross", "latent", "evict", "shift", "append_attend")
 SENTENCES = {
     "embedding": "the sentence in the padded batch, embedded with the port's attention in every layer, "
     "against the package's own embedding",
@@ -23,6 +25,8 @@ def note_of(id: str) -> str:
         return _relations().get(kind, "")
     if suite == protocol.SUITE:
         return _protocol().get(kind, "")
+    if suite == pairs.SUITE:
+        return PAIR
     return SENTENCES.get(kind, "") if suite == similarity.SUITE else ""
 
 
@@ -43,4 +47,6 @@ def _relations() -> dict[str, str]:
 def _protocol() -> dict[str, str]:
     """What each check of the protocol is about."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        return {check.id: check.note for check in protocol.list_checks("sdpa", Path(folder))}
+        checks = protocol.list_checks("sdpa", Path(folder))
+        checks += protocol.list_cache_checks(EVERY_KIND, Path(folder))
+        return {check.id: check.note for check in checks}

@@ -18,7 +18,8 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """How to start one port. Commands are relative to the repository root.
 
     kind: `port` is one of the project's own texts; a `peer` is another library under the same protocol.
-    ops: those that it is meant to have, where it is not all; an unclaimed one outside them is not missed.
+    ops: those that it is meant to have, where it is not all. lacks: by op, the features that it is not meant to have.
+    What needs more than is meant is not asked unless it is claimed, and not missed.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     env: dict[str, str] = {}
     homepage: str = ""
     ops: list[str] | None = None
+    lacks: dict[str, list[str]] = {}
 
 
 def read_port(path: Path) -> Port:
@@ -54,9 +56,9 @@ def read_ports(folder: Path = PORTS) -> list[Port]:
     return sorted(ports, key=lambda port: (port.kind != "port", port.name != "python", port.name))
 
 
-def is_meant(port: Port, op: str) -> bool:
-    """Whether the port is meant to have the op."""
-    return port.ops is None or op in port.ops
+def is_meant(port: Port, op: str, features: Sequence[str]) -> bool:
+    """Whether the port is meant to have the op with all of these features."""
+    return (port.ops is None or op in port.ops) and not set(port.lacks.get(op, ())) & set(features)
 
 
 def choose_ports(ports: Sequence[Port], names: str = "") -> list[Port]:

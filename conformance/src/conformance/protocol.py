@@ -5,25 +5,39 @@ Each is a result in the suite `protocol`, so that a careless wrapper is seen eve
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from msgspec.json import encode
 
 from .outcome import Judgement, Result
 from .session import PortFault, Session
+from .tensors import write_tensors
 
 SUITE = "protocol"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line to send, without its newline, and what must come back."""
+    """One line to send, without its newline, and what must come back.
+
+    code: of an error; None = status ok. feature: what is unsupported instead.
+    """
 
     id: str
     line: bytes
-    code: str | None  # None = status ok
+    code: str | None
     note: str
+    feature: str = ""
+
+    @property
+    def answer(self) -> dict[str, str]:
+        """What the answer must hold."""
+        if self.feature:
+            return {"status": "unsupported", "feature": self.feature}
+        return {"status": "ok"} if self.code is None else {"status": "error", "code": self.code}
 
 
 def list_checks(op: str, folder: Path) -> list[Check]:
@@ -51,6 +65,48 @@ def list_checks(op: str, folder: Path) -> list[Check]:
     ]
 
 
+def list_cache_checks(features: Sequence[str], folder: Path) -> list[Check]:
+    """Kinds and steps of a cache that nobody knows, and steps that a claimed kind does not."""
+    inputs = folder / "caches.safetensors"
+    write_tensors(inputs, {"k": np.zeros((1, 1, 1, 2), np.float32)})
+    sizes = {"batch": 1, "num_kv_heads": 1, "head_dim": 2}
+    kinds = {
+        "rotating": {**sizes, "kind": "rotating", "window": 2},
+        "paged": {**sizes, "kind": "paged", "page_size": 2, "num_pages": 2},
+        "cross": {**sizes, "kind": "cross"},
+        "latent": {"batch": 1, "kind": "latent", "latent_dim": 2, "rope_dim": 2},
+    }
+    append = {"do": "append", "k": "k", "v": "k"}
+    unknown = [
+        ("kind", {**sizes, "kind": "holographic", "steps": [append]}, "kind.holographic", "a kind"),
+        ("step", {**sizes, "kind": "contiguous", "steps": [append, {"do": "sing"}]}, "step.sing", "a step"),
+    ]
+    for kind, name, fields in (
+        ("rotating", "evict", {"positions": [0]}),
+        ("rotating", "shift", {"by": 1, "from": 0}),
+        ("paged", "evict", {"positions": [0]}),
+        ("paged", "shift", {"by": 1, "from": 0}),
+        ("cross", "append_attend", append),
+        ("latent", "evict", {"positions": [0]}),
+        ("latent", "shift", {"by": 1, "from": 0}),
+    ):
+        if {kind, name} <= set(features):  # a port that lacks either says so instead
+            config = {**kinds[kind], "steps": [{"do": "reset"}, {**fields, "do": name}]}
+            unknown.append((f"{name}-of-{kind}", config, f"step.{name}", f"{name} of a {kind} cache"))
+    request = {"case": "protocol", "op": "kv_cache", "inputs": str(inputs)}
+    request |= {"cmd": "run", "outputs": str(folder / "outputs.safetensors")}
+    return [
+        Check(
+            f"unknown-{id_}",
+            encode({**request, "config": config}),
+            None,
+            f"{what} that is not known makes the whole script unsupported",
+            feature,
+        )
+        for id_, config, feature, what in unknown
+    ]
+
+
 def check_protocol(session: Session) -> list[Result]:
     """A result for each check, on a session that was started. The session stays usable."""
     if session.claims is None or not session.claims.ops:
@@ -59,6 +115,8 @@ def check_protocol(session: Session) -> list[Result]:
     op = next(iter(session.claims.ops))
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         checks = list_checks(op, Path(folder))
+        if "kv_cache" in session.claims.ops:
+            checks += list_cache_checks(session.claims.ops["kv_cache"].features, Path(folder))
         before = set(Path(folder).iterdir())
         for check in checks:
             started = time.monotonic()
@@ -87,7 +145,7 @@ def _judge(session: Session, check: Check) -> Judgement:
         answer = session.probe(check.line)
     except PortFault as fault:
         return Judgement(fault.outcome, str(fault))
-    expected = {"status": "ok"} if check.code is None else {"status": "error", "code": check.code}
+    expected = check.answer
     got = {name: answer.get(name) for name in expected}
     if got != expected:
         return Judgement("fail", f"{check.note}: expected {expected}, got {got}")

@@ -17,7 +17,7 @@ from .fixtures import LoadedSuite
 from .judge import first_different_step, judge_answer
 from .outcome import Difference, Judgement, Result
 from .ports import is_meant
-from .questions import EVERYTHING, Narrowing, Question, list_questions
+from .questions import EVERYTHING, Narrowing, Question, list_features, list_questions
 from .session import PortFault, Session, StrayOutput
 from .steps import OUTPUTS
 from .tensors import Tensors, read_tensors
@@ -44,7 +44,7 @@ def run_port(
             if cancelled():
                 return results
             if question.unclaimed:
-                if not is_meant(session.port, question.case.op):
+                if not is_meant(session.port, question.case.op, list_features(question.case)):
                     continue
                 judgement = Judgement("unsupported", f"{question.unclaimed} is not claimed")
                 results.append(_record(session, question, judgement))

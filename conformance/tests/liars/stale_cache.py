@@ -5,7 +5,8 @@ from honest import lie_with, module
 
 
 def reset(self):
-    self._lengths = np.minimum(self._lengths, 1)
+    slots = self._slots
+    slots.lengths = slots.next = np.minimum(slots.lengths, 1)
 
 
 module("kv_cache").KVCache.reset = reset
