@@ -41,12 +41,20 @@ function verdict(case, dtype, variant, inputs, expected)
     T = Port.FLOAT_TYPES[case["op"] == "cast" ? case["config"]["to"] : dtype]
     rtol = dtype == "f64" ? 1e-10 : get(case, "native_rtol", 1e-4)
     for (name, result) in results
-        want, types = wants[name], occursin("lse", name) ? (T, RosettaAttention.compute_type(T)) : (T,)
+        want, types = wants[name], types_of(name, T)
         eltype(want) <: Integer || eltype(result) in types || return "$name: $(eltype(result))"
         problem = difference(name, result, want, rtol)
         isempty(problem) || return problem
     end
     return ""
+end
+
+# The types that a result of that name may have in a case of type T.
+function types_of(name, T)
+    occursin("lse", name) && return (T, RosettaAttention.compute_type(T))
+    occursin(r"_(scale|zero)$", name) && return (Float32,)
+    occursin(r"_codes$", name) && return (Float16, RosettaAttention.BFloat16)
+    return (T,)
 end
 
 function walk(suite)
