@@ -28,7 +28,7 @@ def check_sizes(name: str, cache: Any, **least: int) -> None:
     call.dtype("dtype", cache, *FLOATS)
     for argument, smallest in least.items():
         call.integer(argument, getattr(cache, argument), smallest)
-        check_numbers(name, argument, getattr(cache, argument))
+        check_numbers(name, "capacity", getattr(cache, argument))
 
 
 def check_capacity(name: str, capacity: Any) -> None:
