@@ -54,11 +54,11 @@ export function checkBatch(fn: string, batch: number, dtype: FloatDtype): void {
   ensure(FLOATS.includes(dtype), DtypeMismatch, fn, "dtype", FLOATS.join(" or "), dtype);
 }
 
-/** The most slots of a row, which may be absent. */
-export function checkCapacity(fn: string, capacity: number | null): void {
+/** The most slots of a row, which may be absent, in a cache of these sizes. */
+export function checkCapacity(fn: string, capacity: number | null, ...sizes: number[]): void {
   const bounded = capacity == null || isSize(capacity, 0);
   ensure(bounded, InvalidConfig, fn, "capacity", "null or an integer >= 0", capacity);
-  requireNumbers(fn, "capacity", capacity ?? 0);
+  requireNumbers(fn, "capacity", capacity ?? 0, ...sizes);
 }
 
 /**

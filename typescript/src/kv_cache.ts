@@ -65,7 +65,8 @@ export class KVCache<T extends FloatDtype = "float32"> extends SlotCache<T> impl
     this.rope = options.rope ?? null;
     this.#options = options;
     checkCache("kv_cache", this);
-    checkCapacity("kv_cache", this.capacity);
+    const width = Math.max(this.headDim, this.valueDim);
+    checkCapacity("kv_cache", this.capacity, this.batch, this.numKvHeads, width);
     checkCacheRope("kv_cache", this.rope, this.headDim);
     this.slots = Slots.empty(blankPairs(this, this.capacity ?? 0), this.batch);
   }

@@ -78,7 +78,7 @@ export class LatentCache<T extends FloatDtype = "float32"> extends SlotCache<T> 
     checkBatch("latent_cache", this.batch, this.dtype);
     requireInteger("latent_cache", "latentDim", this.latentDim, 1);
     requireInteger("latent_cache", "ropeDim", this.ropeDim, 0);
-    checkCapacity("latent_cache", this.capacity);
+    checkCapacity("latent_cache", this.capacity, this.batch, Math.max(this.latentDim, this.ropeDim));
     const latent = zeros(this.dtype, [this.batch, 0, this.latentDim]);
     const ropeKey = zeros(this.dtype, [this.batch, 0, this.ropeDim]);
     this.slots = Slots.empty({ latent, rope_key: ropeKey }, this.batch);

@@ -85,7 +85,8 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<
     this.#options = options;
     checkCache("quantised_cache", this);
     checkFormat("quantised_cache", options);
-    checkCapacity("quantised_cache", this.capacity);
+    const width = Math.max(this.headDim, this.valueDim);
+    checkCapacity("quantised_cache", this.capacity, this.batch, this.numKvHeads, width);
     checkCacheRope("quantised_cache", this.rope, this.headDim);
     const { k, v } = blankPairs(this, 0);
     this.slots = Slots.empty(this.#quantised(k, v), this.batch);
