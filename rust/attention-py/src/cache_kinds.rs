@@ -40,6 +40,7 @@ impl KeyValues {
     /// Where memory cannot be had Rust ends the process; a caller of Python expects an exception. What no machine
     /// holds is left to the checks of the core.
     fn reserve(&self, name: &str, capacity: Option<usize>) -> PyResult<()> {
+        reserve(name, [self.batch, 1, 1, 4])?; // what is kept for each row beside its keys and values
         [self.d, self.dv]
             .iter()
             .try_for_each(|&n| reserve(name, [self.batch, self.heads, capacity.unwrap_or(0), n]))
