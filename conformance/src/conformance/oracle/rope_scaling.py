@@ -56,7 +56,7 @@ def yarn_ends(scaling: dict[str, Any], base: float, R: int) -> tuple[float, floa
     )
     if given(scaling, "truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, R - 1)
+    low, high = (min(max(end, 0), R - 1) for end in (low, high))
     return low, high + 0.001 if low == high else high
 
 
