@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ def all_checks(ports: list[str]) -> list[Check]:
     checks = [
         Check("requirements agree", check_requirements),
         Check("no registry address in npm's files", check_lock_files),
+        Check("no host of a registry anywhere", check_hosts),
         Check("ruff format", [ruff, "format", "--check"]),
         Check("ruff check", [ruff, "check"]),
         Check("mypy", [str(VENV / "bin/mypy"), *without_torch]),
@@ -152,6 +154,17 @@ def check_lock_files() -> None:
     named = [relative(path) for path in files if re.search(r'"resolved"|^registry', path.read_text(), re.M)]
     if named:
         raise SetupError(f"names the address of a registry: {', '.join(named)}")
+
+
+def check_hosts() -> None:
+    """No committed file names the host of a package registry: behind another one it would be wrong."""
+    # The brackets keep this file from finding itself.
+    hosts = r"npm[j]s\.(com|org)|yarn[p]kg\.com|py[p]i\.org|python[h]osted\.org|static\.cr[a]tes\.io"
+    found = subprocess.run(
+        ["git", "grep", "-InE", hosts], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if found.returncode != 1:  # git grep's "nothing found"
+        raise SetupError(f"names the host of a registry:\n{found.stdout}{found.stderr}")
 
 
 if __name__ == "__main__":
