@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes import fake_port
 from rich.console import Console
 
 from conformance.conform import Options, run_conformance
@@ -99,3 +100,10 @@ def test_the_command_says_seed_and_count(tmp_path: Path) -> None:
     assert "conformance run --cases" in said.getvalue()
     with pytest.raises(UsageError, match="sdpb"):
         run_fuzz([port("honest")], ["sdpb"], 20, SEED, tmp_path / "out", console)
+
+
+def test_a_campaign_in_which_nobody_answered_is_no_pass(tmp_path: Path) -> None:
+    said = io.StringIO()
+    alone = fake_port(tmp_path, "for request in requests():\n    say(ok(request))")  # it claims softmax alone
+    assert run_fuzz([alone], ["rope"], 5, SEED, tmp_path / "out", Console(file=said, width=200)) == 1
+    assert "nothing was asked" in said.getvalue()

@@ -21,7 +21,10 @@ FOLDER = ROOT / "site" / "fuzz"
 def run_fuzz(
     ports: Sequence[Port], ops: Sequence[str], count: int, seed: int, out: Path | None, console: Console
 ) -> int:
-    """The exit status: 1 when any port disagreed. Raises UsageError for an unknown op and a dead port."""
+    """The exit status: 1 when any port disagreed, or none answered.
+
+    Raises UsageError for an unknown op and a dead port.
+    """
     check_names("op", ops, list(QUESTIONS))
     seed = seed or secrets.randbelow(2**31)
     folder = out or FOLDER
@@ -47,4 +50,8 @@ def run_fuzz(
         highlight=False,
         soft_wrap=True,
     )
-    return 1 if tally.found else 0
+    if not tally.answers:
+        console.print(
+            "fuzz: no port claims any of these ops: nothing was asked", style="red", highlight=False
+        )
+    return 1 if tally.found or not tally.answers else 0
