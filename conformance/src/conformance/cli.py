@@ -140,7 +140,7 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Where the report goes. [site/report.jsonl]")
     ] = None,
     variant: Annotated[str, typer.Option(metavar="A,B", help="Only these variants, such as naive.")] = "",
-    dtype: Annotated[str, typer.Option(metavar="A,B", help="Only f32 or f64.")] = "",
+    dtype: Annotated[str, typer.Option(metavar="A,B", help="Only these types, such as f32,bf16.")] = "",
     match: Annotated[str, typer.Option(metavar="GLOB", help="Only the cases whose id matches.")] = "",
     timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for one answer.")] = 60.0,
     strict: Annotated[

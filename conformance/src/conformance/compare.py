@@ -20,7 +20,6 @@ from .bench_rounds import QUICK
 from .conform import run_conformance
 from .errors import UsageError
 from .fixtures import FixtureError, LoadedSuite, load_suites
-from .minilm.similarity import PortSimilarity
 from .minilm.table import similarity_table
 from .page import SITE, draw_site
 from .page_minilm import read_minilm
@@ -122,8 +121,7 @@ def _load(ops: Sequence[str]) -> list[LoadedSuite]:
 
 def _show_sentences(site: Path, console: Console) -> None:
     """The similarity table of each port, as the conformance run found it."""
-    for port in read_minilm(site / "minilm.jsonl").ports:
-        found = PortSimilarity(port.port, port.variant, port.table, port.embedding, port.padding)
+    for found in read_minilm(site / "minilm.jsonl").ports:
         print_narrow(console, similarity_table(found))
 
 

@@ -25,7 +25,6 @@ from .tensors import write_tensors
 LENGTHS = (512, 1024, 2048, 4096)
 HEAD_DIM = 64
 WARM = 64
-VARIANTS = ("naive", "flash", "split", "simd", "fused")
 
 
 @dataclass(frozen=True)
@@ -60,28 +59,36 @@ def run_memory(ports: Sequence[Port], lengths: Sequence[int], console: Console) 
 
 
 def measure(port: Port, variant: str, length: int, folder: Path) -> int:
-    """Bytes beyond what was resident before, of one call in a fresh process."""
+    """Bytes beyond what was resident before, of one call in a fresh process. Raises UsageError when it fails."""
     with Session(port) as session:
-        session.start()
-        for _ in range(2):
-            session.run(_request(variant, WARM, folder))
-        status = Path(f"/proc/{session.pid}/status")
-        Path(f"/proc/{session.pid}/clear_refs").write_text("5")
-        before = _kib(status, "VmRSS")
-        answer = session.run(_request(variant, length, folder))
-        if answer["status"] != "ok":
-            raise UsageError(f"memory: {port.name} {variant}: expected an answer, got {answer}")
+        try:
+            session.start()
+            for _ in range(2):
+                _ask(session, variant, WARM, folder)
+            status = Path(f"/proc/{session.pid}/status")
+            Path(f"/proc/{session.pid}/clear_refs").write_text("5")
+            before = _kib(status, "VmRSS")
+            _ask(session, variant, length, folder)
+        except PortFault as fault:
+            raise UsageError(f"memory: {port.name} {variant}, T = {length}: {fault}") from None
         return 1024 * (_kib(status, "VmHWM") - before)
 
 
 def _variants(port: Port) -> list[str]:
     with Session(port) as session:
         try:
-            session.start()
+            claims = session.start()
         except PortFault as fault:
             raise UsageError(f"memory: {port.name}: {fault}") from None
-        claim = session.claims.ops.get("sdpa") if session.claims else None
-        return [name for name in VARIANTS if claim and name in claim.variants]
+        if "sdpa" not in claims.ops:
+            raise UsageError(f"memory: {port.name}: expected a port that claims sdpa")
+        return claims.ops["sdpa"].variants
+
+
+def _ask(session: Session, variant: str, length: int, folder: Path) -> None:
+    answer = session.run(_request(variant, length, folder))
+    if answer["status"] != "ok":
+        raise UsageError(f"memory: {session.port.name} {variant}: expected an answer, got {answer}")
 
 
 def _request(variant: str, length: int, folder: Path) -> dict[str, object]:

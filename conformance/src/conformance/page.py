@@ -22,7 +22,7 @@ from .page_speed import view_speed
 from .report import read_report
 from .repository import ROOT
 from .steps import STEPS
-from .tally import shorten, show_ns, show_ratio, show_share
+from .tally import shorten, show_cosine, show_ns, show_ratio, show_share
 
 TEMPLATES = Path(__file__).parent / "site"
 SITE = ROOT / "site"
@@ -164,9 +164,3 @@ def _script(case: Case | None) -> list[tuple[str, str, str]]:
 def show_error(x: float) -> str:
     """An error in two digits or without a fraction; 0 is no error at all."""
     return "0" if x == 0 else f"{x:.0f}" if 10 <= x < 1e5 else f"{x:.2g}"
-
-
-def show_cosine(x: float) -> str:
-    """Two digits without the zero in front, so that a cell stays small."""
-    text = f"{x:.2f}".replace("-0.00", "0.00")
-    return text if x > 0.995 else text.replace("0.", ".", 1)

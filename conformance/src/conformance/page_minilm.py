@@ -11,34 +11,22 @@ import msgspec
 
 from .errors import UsageError
 from .machine import now
-from .outcome import Judgement
+from .minilm.similarity import PortSimilarity
 from .page_results import colour_of
 from .repository import ROOT
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_MINILM = ROOT / "site/minilm.jsonl"
 
 
 class MinilmHeader(msgspec.Struct, frozen=True, tag_field="kind", tag="header"):
-    """The sentences as (name, text), the package they were embedded with, and the allowed distances."""
+    """The sentences as (name, text), the package they were embedded with, and the allowed distance."""
 
     format: int
     date: str
     package: str
     sentences: list[tuple[str, str]]
-    embedding_tolerance: float
-    padding_tolerance: float
-
-
-class MinilmPort(msgspec.Struct, frozen=True, tag_field="kind", tag="port"):
-    """One port, as minilm.PortSimilarity has it."""
-
-    port: str
-    variant: str
-    table: list[list[float]]
-    embedding: list[Judgement]
-    padding: list[Judgement]
-    seconds: float
+    tolerance: float
 
 
 class MinilmFooter(msgspec.Struct, frozen=True, tag_field="kind", tag="footer"):
@@ -51,10 +39,10 @@ class Minilm(msgspec.Struct, frozen=True):
     """The whole file, read back."""
 
     header: MinilmHeader
-    ports: list[MinilmPort]
+    ports: list[PortSimilarity]
 
 
-def write_minilm(header: MinilmHeader, ports: Sequence[MinilmPort], path: Path = DEFAULT_MINILM) -> None:
+def write_minilm(header: MinilmHeader, ports: Sequence[PortSimilarity], path: Path = DEFAULT_MINILM) -> None:
     """The file in one go."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [header, *ports, MinilmFooter(len(ports))]
@@ -63,7 +51,7 @@ def write_minilm(header: MinilmHeader, ports: Sequence[MinilmPort], path: Path =
 
 def read_minilm(path: Path = DEFAULT_MINILM) -> Minilm:
     """A finished file. Raises UsageError when it is missing or cut short."""
-    decoder = msgspec.json.Decoder(MinilmHeader | MinilmPort | MinilmFooter)
+    decoder = msgspec.json.Decoder(MinilmHeader | PortSimilarity | MinilmFooter)
     try:
         entries = [decoder.decode(line) for line in path.read_bytes().splitlines()]
     except OSError as error:
@@ -72,7 +60,7 @@ def read_minilm(path: Path = DEFAULT_MINILM) -> Minilm:
         raise UsageError(f"{path}: no report of the sentence encoder: {error}") from None
     if len(entries) < 2 or not isinstance(entries[-1], MinilmFooter):
         raise UsageError(f"{path}: expected a footer in the last line: the run was cut short")
-    header, ports = entries[0], [entry for entry in entries[1:-1] if isinstance(entry, MinilmPort)]
+    header, ports = entries[0], [entry for entry in entries[1:-1] if isinstance(entry, PortSimilarity)]
     if not isinstance(header, MinilmHeader) or header.format != FORMAT:
         raise UsageError(f"{path}: expected a header of format {FORMAT} in the first line")
     if entries[-1].ports != len(ports):
@@ -80,12 +68,10 @@ def read_minilm(path: Path = DEFAULT_MINILM) -> Minilm:
     return Minilm(header, ports)
 
 
-def new_header(
-    package: str, sentences: Sequence[tuple[str, str]], embedding_tolerance: float, padding_tolerance: float
-) -> MinilmHeader:
+def new_header(package: str, sentences: Sequence[tuple[str, str]], tolerance: float) -> MinilmHeader:
     """A header of this moment."""
     pairs = [(name, text) for name, text in sentences]
-    return MinilmHeader(FORMAT, now(), package, pairs, embedding_tolerance, padding_tolerance)
+    return MinilmHeader(FORMAT, now(), package, pairs, tolerance)
 
 
 @dataclass(frozen=True)
@@ -112,20 +98,14 @@ class MinilmView:
 
 def view_minilm(minilm: Minilm) -> MinilmView:
     """The file as the page shows it."""
-    heats = [_view_port(minilm.header, port, n) for n, port in enumerate(minilm.ports)]
+    heats = [_view_port(port, n) for n, port in enumerate(minilm.ports)]
     cells = [[x for row in heat.table for x in row] for heat in heats if heat.table]
     apart = max((max(values) - min(values) for values in zip(*cells, strict=True)), default=0.0)
     return MinilmView(minilm.header, heats, apart)
 
 
-def _view_port(header: MinilmHeader, found: MinilmPort, index: int) -> Heat:
-    bad = [judgement for judgement in [*found.embedding, *found.padding] if judgement.outcome != "pass"]
-    own = _largest(found.embedding, header.embedding_tolerance) if found.table else None
-    padding = _largest(found.padding, header.padding_tolerance) if found.table else None
-    fault = (bad[0].message or bad[0].outcome) if bad else ""
-    return Heat(found.port, found.variant, colour_of(found.port, index), found.table, own, padding, fault)
-
-
-def _largest(judgements: Sequence[Judgement], tolerance: float) -> float:
-    """A share of the tolerance is what is stored; the distance is what a reader wants."""
-    return max((judgement.share for judgement in judgements), default=0.0) * tolerance
+def _view_port(found: PortSimilarity, index: int) -> Heat:
+    own = found.embedding_distance if found.table else None
+    padding = found.padding_distance if found.table else None
+    colour = colour_of(found.port, index)
+    return Heat(found.port, found.variant, colour, found.table, own, padding, found.fault)

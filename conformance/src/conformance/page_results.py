@@ -10,13 +10,26 @@ from .known_failures import BAD
 from .outcome import Judgement, Result
 from .page_notes import base_of, note_of
 from .report import PortRecord, Report
+from .steps import STEPS
 from .tally import Tally, tally
 
 # The step that writes an intermediate: where a reader goes on when it is the first that differs.
+WRITTEN_BY = {
+    "sdpa": {
+        **{"scores": "scores", "capped": "softcap", "biased": "bias"},
+        **{"weights": "softmax", "lse": "softmax", "output": "weighted sum"},
+    },
+    "softmax": {"output": "normalise", "lse": "log-sum-exp"},
+    "mha": {
+        "weights": "attention",
+        "lse": "attention",
+        "mean_weights": "attention",
+        "output": "output projection",
+    },
+}
 STEP_OF = {
-    "sdpa": {"scores": 1, "capped": 2, "biased": 3, "weights": 5, "lse": 5, "output": 6},
-    "softmax": {"output": 4, "lse": 5},
-    "mha": {"weights": 3, "lse": 3, "output": 5},
+    op: {output: STEPS[op].index(step) + 1 for output, step in written.items()}
+    for op, written in WRITTEN_BY.items()
 }
 NO_VARIANT = "-"
 PALETTE = ("python", "torch", "rust", "typescript", "julia")  # ports that have a colour of their own

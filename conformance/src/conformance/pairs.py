@@ -1,4 +1,4 @@
-"""Caches that one port saves and another one continues: every ordered pair of the chosen ports, every kind.
+"""Caches that one port saves and another one continues: every ordered pair of the chosen ports, each with itself too.
 
 A script runs in port A up to a `save`. Port B starts with a `load` of A's file and runs the rest. The oracle has
 the whole script, so what B answers is judged as if one port had run all of it: a position, a code or a scale that

@@ -1,4 +1,4 @@
-"""The two registries of names: the numbered steps of each module, and the outputs of each op.
+"""The registries of names: the numbered steps of each module, their groups, and the outputs of each op.
 
 A module has the same name in every language, and mostly that of the op that it gives (docs/protocol.md).
 """

@@ -101,3 +101,9 @@ def show_ns(ns: float) -> str:
 def three_digits(x: float) -> str:
     """A number with three digits and no exponent."""
     return f"{x:.0f}" if x >= 99.95 else f"{x:.1f}" if x >= 9.995 else f"{x:.2f}"
+
+
+def show_cosine(x: float) -> str:
+    """Two digits without the zero in front, so that a cell stays small."""
+    text = f"{x:.2f}".replace("-0.00", "0.00")
+    return text if x > 0.995 else text.replace("0.", ".", 1)

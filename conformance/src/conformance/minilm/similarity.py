@@ -2,12 +2,13 @@
 
 Two questions, one measure: the distance 1 - cosine.
 
-- embedding: each sentence of the padded batch against the package's own embedding. Allowed is 1e-5.
-- padding: each sentence alone, without any padding, against itself in the padded batch. Only roundings
-  differ, since kernels sum in another order for another length. A dot product of 1536 float32 terms errs by
-  some sqrt(1536) · 2^-24 = 2.3e-6 of its size, twelve residual sums add up to 2.8e-5, and half the square of
-  that is 4e-10. Allowed is 1e-9: a thousand times what the NumPy reference shows. Padding that is only
-  weakened, by a bias of -12 in place of -inf, is over it; the 1e-5 above would let -8 pass.
+- embedding: each sentence of the padded batch against the package's own embedding.
+- padding: each sentence alone, without any padding, against itself in the padded batch.
+
+In both only roundings differ, since kernels sum in another order. A dot product of 1536 float32 terms errs by some
+sqrt(1536) · 2^-24 = 2.3e-6 of its size, twelve residual sums add up to 2.8e-5, and half the square of that is 4e-10.
+Allowed is 1e-9: a thousand times what the NumPy reference shows. Padding that is only weakened, by a bias of -12 in
+place of -inf, is over it.
 """
 
 import tempfile
@@ -26,12 +27,11 @@ from .sentences import SENTENCES, tokenise
 
 SUITE = "minilm"
 NO_VARIANT = "-"
-EMBEDDING_TOLERANCE = 1e-5
-PADDING_TOLERANCE = 1e-9
+TOLERANCE = 1e-9
 
 
-class PortSimilarity(msgspec.Struct, frozen=True):
-    """What came of one port. Lists have one entry a sentence, in the order of SENTENCES.
+class PortSimilarity(msgspec.Struct, frozen=True, tag_field="kind", tag="port"):
+    """What came of one port, as the file keeps it too. Lists have one entry a sentence, in the order of SENTENCES.
 
     table: the cosine of every pair; empty when there are no embeddings. embedding, padding: how each of the
     two questions above was judged.
@@ -52,18 +52,18 @@ class PortSimilarity(msgspec.Struct, frozen=True):
     @property
     def embedding_distance(self) -> float:
         """The largest 1 - cosine to the package's own embeddings."""
-        return max(judgement.share for judgement in self.embedding) * EMBEDDING_TOLERANCE
+        return max(judgement.share for judgement in self.embedding) * TOLERANCE
 
     @property
     def padding_distance(self) -> float:
         """The largest 1 - cosine between a sentence alone and in the batch."""
-        return max(judgement.share for judgement in self.padding) * PADDING_TOLERANCE
+        return max(judgement.share for judgement in self.padding) * TOLERANCE
 
     @property
     def fault(self) -> str:
-        """The message of the first thing that went wrong; empty when nothing did."""
+        """The message of the first thing that went wrong, or how it ended; empty when nothing did."""
         bad = (judgement for judgement in [*self.embedding, *self.padding] if judgement.outcome != "pass")
-        return next((judgement.message for judgement in bad), "")
+        return next((judgement.message or judgement.outcome for judgement in bad), "")
 
 
 def measure_session(session: Session) -> PortSimilarity:
@@ -90,7 +90,7 @@ def measure(encoder: Encoder, attention: Attention, port: str = "", variant: str
     except AttentionFault as fault:
         return _all_alike(port, variant, fault.judgement)
     golden = read_golden()
-    embedding = [_judge(*pair, EMBEDDING_TOLERANCE) for pair in zip(golden, batch, strict=True)]
+    embedding = [_judge(*pair, TOLERANCE) for pair in zip(golden, batch, strict=True)]
     padding = []
     for row, (_, text) in zip(batch, SENTENCES, strict=True):
         try:
@@ -98,7 +98,7 @@ def measure(encoder: Encoder, attention: Attention, port: str = "", variant: str
         except AttentionFault as fault:
             padding.append(fault.judgement)
         else:
-            padding.append(_judge(alone, row, PADDING_TOLERANCE))
+            padding.append(_judge(alone, row, TOLERANCE))
     table = (batch.astype(np.float64) @ batch.T).tolist() if np.isfinite(batch).all() else []
     seconds = round(time.monotonic() - started, 6)
     return PortSimilarity(port, variant, table, embedding, padding, seconds)

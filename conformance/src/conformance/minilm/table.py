@@ -5,8 +5,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..outcome import Judgement
+from ..tally import show_cosine
 from .sentences import SENTENCES
-from .similarity import EMBEDDING_TOLERANCE, PADDING_TOLERANCE, PortSimilarity
+from .similarity import TOLERANCE, PortSimilarity
 
 ALIKE, UNLIKE = 0.4, 0.2  # a cosine from here on is shown bold; below that, dim
 
@@ -15,8 +16,7 @@ def similarity_table(found: PortSimilarity) -> Table:
     """The cosine of each pair of sentences, and beside each how far its embedding moved."""
     table = Table(
         title=_title(found),
-        caption=f"1 - cosine. own: to the package's own embedding, at most {EMBEDDING_TOLERANCE:.0e}; "
-        f"pad: alone to padded, {PADDING_TOLERANCE:.0e}",
+        caption=f"1 - cosine, at most {TOLERANCE:.0e}. own: to the package's own embedding; pad: alone to padded",
         box=box.SIMPLE_HEAD,
         padding=0,
         title_justify="left",
@@ -29,8 +29,8 @@ def similarity_table(found: PortSimilarity) -> Table:
     table.add_column("pad", justify="right", width=7)
     for i, (name, _) in enumerate(SENTENCES):
         cells = [_cosine(value) for value in found.table[i]] if found.table else [Text("-")] * len(SENTENCES)
-        own = _judged(found.embedding[i], EMBEDDING_TOLERANCE)
-        table.add_row(f"{i + 1:2} {name}", *cells, own, _judged(found.padding[i], PADDING_TOLERANCE))
+        own = _judged(found.embedding[i])
+        table.add_row(f"{i + 1:2} {name}", *cells, own, _judged(found.padding[i]))
     return table
 
 
@@ -45,15 +45,13 @@ def _title(found: PortSimilarity) -> Text:
 
 
 def _cosine(value: float) -> Text:
-    """Two digits; the zero before the point is left out, so that a minus fits."""
-    style = "bold" if value >= ALIKE else "dim" if value < UNLIKE else ""
-    shown = f"{value:.2f}".replace("-0.00", "0.00")
-    return Text(shown if value > 0.995 else shown.replace("0.", ".", 1), style)
+    """What is alike stands out."""
+    return Text(show_cosine(value), "bold" if value >= ALIKE else "dim" if value < UNLIKE else "")
 
 
-def _judged(judgement: Judgement, tolerance: float) -> Text:
+def _judged(judgement: Judgement) -> Text:
     """The distance, or the outcome where there is none."""
     if judgement.outcome == "pass" or judgement.share > 0:
         style = "green" if judgement.outcome == "pass" else "red"
-        return Text(f"{judgement.share * tolerance:.0e}", style)
+        return Text(f"{judgement.share * TOLERANCE:.0e}", style)
     return Text(judgement.outcome[:7], "red")
