@@ -1,6 +1,7 @@
 /** The op `kv_cache`: a script of steps, replayed on fresh caches by every evaluation. */
 
 import { type FloatDtype, Unsupported } from "../src/index.ts";
+import { SHORT_NAMES } from "../src/tensor.ts";
 import { checkNeeds, kindOf } from "./cache_kinds.ts";
 import { type Caches, cacheOf, folderOf, STEPS } from "./cache_steps.ts";
 import type { Config } from "./config.ts";
@@ -71,17 +72,10 @@ function stepList(steps: unknown, lacks: readonly string[]): Config[] {
   return steps;
 }
 
-const DTYPES: Readonly<Record<string, FloatDtype>> = {
-  F32: "float32",
-  F64: "float64",
-  F16: "float16",
-  BF16: "bfloat16",
-};
-
 /** What the caches begin with: of the first float tensor by name, else float32. */
 function firstDtype(tensors: Tensors): FloatDtype {
-  const byName = [...tensors.keys()].sort().map((name) => tensors.get(name)!.dtype);
-  return DTYPES[byName.find((dtype) => Object.hasOwn(DTYPES, dtype)) ?? "F32"]!;
+  const byName = [...tensors.keys()].sort().map((name) => tensors.get(name)!.dtype.toLowerCase());
+  return SHORT_NAMES[byName.find((dtype) => Object.hasOwn(SHORT_NAMES, dtype)) ?? "f32"]!;
 }
 
 /** Every wanted name is one that some step writes. */

@@ -17,7 +17,7 @@ import {
   type Tensor,
   type TensorArray,
 } from "../src/index.ts";
-import { dtypeOf, FLOATS } from "../src/tensor.ts";
+import { dtypeOf, FLOATS, int64 } from "../src/tensor.ts";
 import { type AnyTensor, type Config, camel, required, stepOptions } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
 import { readWhole, type Stored, store, type Tensors, writeWhole } from "./safetensors.ts";
@@ -145,10 +145,10 @@ export const STEPS: Readonly<Record<string, Step>> = {
       const out = text(step, "out");
       const { positions, bytes, pages } = cache.stats();
       const written: Written = [
-        [`${out}.positions`, int64(positions)],
-        [`${out}.bytes`, int64([bytes])],
+        [`${out}.positions`, store(int64(positions))],
+        [`${out}.bytes`, store(int64([bytes]))],
       ];
-      if (pages) written.push([`${out}.pages`, int64([pages.used, pages.shared, pages.free])]);
+      if (pages) written.push([`${out}.pages`, store(int64([pages.used, pages.shared, pages.free]))]);
       return written;
     },
     writes: ({ out }) => ["positions", "bytes", "pages"].map((part) => `${out}.${part}`),
@@ -206,13 +206,9 @@ function read(cache: Cache, step: Config): Written {
     const x = contents[camel(name)];
     return x === undefined ? [] : [[`${out}.${name}`, store(x, "U8")]];
   });
-  written.push([`${out}.lengths`, int64(contents.lengths)]);
+  written.push([`${out}.lengths`, store(int64(contents.lengths))]);
   if (step.positions) written.push([`${out}.positions`, store(positionTable(contents.positions))]);
   return written;
-}
-
-function int64(numbers: number[]): Stored {
-  return store({ data: BigInt64Array.from(numbers, BigInt), shape: [numbers.length] });
 }
 
 /** A relative path is one in the folder of the request's outputs. */

@@ -76,7 +76,7 @@ export function field<T>(config: Config, name: string): T {
 }
 
 /** num_heads is numHeads in the library; what is no object stays as it is, for the library to refuse. */
-export function camelKeys<T>(object: unknown): T {
+function camelKeys<T>(object: unknown): T {
   if (typeof object !== "object" || object === null || Array.isArray(object)) return object as T;
   return Object.fromEntries(Object.entries(object).map(([name, value]) => [camel(name), value])) as T;
 }

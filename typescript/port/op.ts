@@ -1,6 +1,7 @@
 /** What every op of the port is: its claims, and the way from a request to a call of the library. */
 
 import { type Tensor, type TensorArray, Unsupported } from "../src/index.ts";
+import { SHORT_NAMES } from "../src/tensor.ts";
 import { type Config, camel } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
 import { store, type Tensors } from "./safetensors.ts";
@@ -41,7 +42,8 @@ export interface OpTable {
   readonly variants: Readonly<Record<string, Reader | { reader: Reader; outputs: readonly string[] }>>;
 }
 
-const DTYPES = ["f32", "f64", "f16", "bf16"];
+/** What every op takes. */
+export const DTYPES: readonly string[] = Object.keys(SHORT_NAMES);
 
 /** An op whose variants are all complete. */
 export function op({ outputs, features, variants }: OpTable): Op {

@@ -7,7 +7,7 @@ import { Unsupported } from "../src/index.ts";
 import { prepareCache } from "./cache_script.ts";
 import { type Config, nearby } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
-import type { Call, Claims, Op } from "./op.ts";
+import { type Call, type Claims, DTYPES, type Op } from "./op.ts";
 import { ATTENTION, COMMON_FEATURES } from "./ops_attention.ts";
 import { BLOCKS } from "./ops_blocks.ts";
 import { LINEAR } from "./ops_linear.ts";
@@ -26,7 +26,7 @@ export interface OpRequest {
 
 const CACHE: Claims = {
   variants: ["naive"],
-  dtypes: ATTENTION.sdpa!.claims.dtypes,
+  dtypes: DTYPES,
   features: [
     ...COMMON_FEATURES,
     ...["contiguous", "rotating", "paged", "quantised", "latent", "cross"],

@@ -1,7 +1,6 @@
 /** The ops around scaled dot-product attention: softmax, sdpa, mha, mla, merge, varlen, scoring, dropout. */
 
 import {
-  type AttentionOptions,
   type Dropout,
   dropoutSteps,
   type FlashOptions,
@@ -26,15 +25,7 @@ import {
   type VarlenOptions,
   varlen,
 } from "../src/index.ts";
-import {
-  attentionOptions,
-  type Config,
-  camelKeys,
-  field,
-  optional,
-  required,
-  ropeOptions,
-} from "./config.ts";
+import { attentionOptions, type Config, field, optional, required, ropeOptions } from "./config.ts";
 import { type Op, op, plainOp } from "./op.ts";
 import type { Tensors } from "./safetensors.ts";
 
@@ -229,7 +220,7 @@ function readMla(config: Config, tensors: Tensors) {
     eps: config.eps as number | null,
     rope: ropeOptions(config.rope),
   };
-  const { causal, scale } = camelKeys<AttentionOptions & MlaOptions>(config);
+  const { causal, scale } = config as MlaOptions;
   const options: MlaOptions = { causal, scale, kvLengths: optional(tensors, "kv_lengths") };
   return { x, layer, options };
 }

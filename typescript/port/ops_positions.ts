@@ -11,24 +11,17 @@ import {
   sinusoidalSteps,
   Unsupported,
 } from "../src/index.ts";
+import { SHORT_NAMES } from "../src/tensor.ts";
 import { field, optional, plainOffset, required, ropeOptions } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
 import { type Op, plainOp } from "./op.ts";
 
-/** The types as the protocol names them. */
-const DTYPES: Readonly<Record<string, FloatDtype>> = {
-  f32: "float32",
-  f64: "float64",
-  f16: "float16",
-  bf16: "bfloat16",
-};
-
 export const POSITIONS: Readonly<Record<string, Op>> = {
-  cast: plainOp(["output"], Object.keys(DTYPES), (config, tensors) => {
+  cast: plainOp(["output"], Object.keys(SHORT_NAMES), (config, tensors) => {
     const x = required(tensors, "x");
     const to = field<string>(config, "to");
-    if (typeof to === "string" && !Object.hasOwn(DTYPES, to)) throw new Unsupported(`cast.${to}`);
-    const dtype = DTYPES[to] ?? (to as FloatDtype); // what is no name is the library's to refuse
+    if (typeof to === "string" && !Object.hasOwn(SHORT_NAMES, to)) throw new Unsupported(`cast.${to}`);
+    const dtype = SHORT_NAMES[to] ?? (to as FloatDtype); // what is no name is the library's to refuse
     return () => ({ output: cast(x, dtype) });
   }),
 

@@ -12,15 +12,7 @@ import { checkDescription, checkOurs, checkRows, checkTensors, FORMAT, parsed, R
 import { positionTable } from "./held.ts";
 import { formatTensors, type Stored, store } from "./safetensors.ts";
 import { Slots } from "./slots.ts";
-import type { FloatDtype, Tensor, TensorArray } from "./tensor.ts";
-
-/** The types by their names in a file. */
-const DTYPES: Readonly<Record<string, FloatDtype>> = {
-  f32: "float32",
-  f64: "float64",
-  f16: "float16",
-  bf16: "bfloat16",
-};
+import { type FloatDtype, int64, SHORT_NAMES, type Tensor, type TensorArray } from "./tensor.ts";
 
 /** What the cache holds, as a file. */
 export function saveCache(cache: Cache): Uint8Array {
@@ -46,7 +38,7 @@ export function saveCache(cache: Cache): Uint8Array {
 export function loadCache(cache: Cache, file: Uint8Array): void {
   // 3. check: everything, before anything is changed
   const { tensors, metadata } = parsed("load", file);
-  checkOurs("load", metadata, Object.keys(DTYPES));
+  checkOurs("load", metadata, Object.keys(SHORT_NAMES));
   checkDescription("load", metadata, describe(cache));
   checkTensors("load", tensors, Object.entries(cache.state().tensors));
   const [lengths, next, table] = ROWS.map((name) => Array.from(tensors.get(name)!.data, Number));
@@ -67,12 +59,12 @@ export function loadCache(cache: Cache, file: Uint8Array): void {
 /** The element type of what a file holds. @throws InvalidFile. */
 export function dtypeOfFile(file: Uint8Array): FloatDtype {
   const { metadata } = parsed("load", file);
-  checkOurs("load", metadata, Object.keys(DTYPES));
-  return DTYPES[metadata.dtype!]!;
+  checkOurs("load", metadata, Object.keys(SHORT_NAMES));
+  return SHORT_NAMES[metadata.dtype!]!;
 }
 
 function describe({ description }: Cache): Record<string, string> {
-  const dtype = Object.keys(DTYPES).find((name) => DTYPES[name] === description.dtype)!;
+  const dtype = Object.keys(SHORT_NAMES).find((name) => SHORT_NAMES[name] === description.dtype)!;
   const all = { ...FORMAT, ...description, dtype };
   return Object.fromEntries(
     Object.entries(all).flatMap(([name, value]) => (value === null ? [] : [[name, String(value)]])),
@@ -83,8 +75,4 @@ function describe({ description }: Cache): Record<string, string> {
 function upTo({ data, shape }: Stored, positions: readonly (readonly number[])[]): Tensor<TensorArray> {
   const whole = new Slots({ x: { data, shape } }, positions, []);
   return whole.trimmed().x!;
-}
-
-function int64(numbers: readonly number[]): Tensor<BigInt64Array> {
-  return { data: BigInt64Array.from(numbers, BigInt), shape: [numbers.length] };
 }

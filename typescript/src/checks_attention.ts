@@ -31,8 +31,18 @@ export function checkSoftmax(fn: string, x: AnyTensor): void {
   ensure(x.shape.length >= 1, ShapeMismatch, fn, "x", "at least one axis", "rank 0");
 }
 
+/** A mask for a table of these sizes. */
+export function checkVisible(
+  fn: string,
+  mask: Mask,
+  sizes: { readonly B: number; readonly Hq: number; readonly Tq: number; readonly Tk: number },
+): void {
+  for (const [name, n] of Object.entries(sizes)) requireInteger(fn, name, n, 0);
+  checkMask(fn, mask, [sizes.B, sizes.Hq, sizes.Tq, sizes.Tk]);
+}
+
 /** Against the shape (B, Hq, Tq, Tk) that the mask is asked for. */
-export function checkMask(fn: string, mask: Mask, shape: readonly [number, number, number, number]): void {
+function checkMask(fn: string, mask: Mask, shape: readonly [number, number, number, number]): void {
   const { keep, causal, window, kvLengths, qOffset } = mask;
   const [B, , , Tk] = shape;
   if (keep != null) {
@@ -116,7 +126,7 @@ function checkScores(fn: string, { scale, softcap }: AttentionOptions): void {
 const FARTHEST = 2 ** 62;
 
 /** A seed is an integer that a double holds exactly. */
-export function checkDropoutOptions(fn: string, dropout: Dropout): void {
+function checkDropoutOptions(fn: string, dropout: Dropout): void {
   requireObject(fn, "dropout", dropout);
   const { p, seed } = dropout;
   const chance = typeof p === "number" && p >= 0 && p <= 1;

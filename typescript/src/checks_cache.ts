@@ -20,20 +20,12 @@ import { checkAttention, checkGroups } from "./checks_attention.ts";
 import { checkRotation } from "./checks_positions.ts";
 import { CapacityExceeded, DtypeMismatch, InvalidConfig, ShapeMismatch } from "./errors.ts";
 import type { Mask } from "./masks.ts";
+import type { CacheSizes } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
 import type { AttentionOptions } from "./sdpa.ts";
 import type { Slots } from "./slots.ts";
 import type { FloatDtype, Lengths } from "./tensor.ts";
 import { FLOATS, sizes3, sizes4, toNumbers } from "./tensor.ts";
-
-/** The sizes of a cache of keys and values. */
-export interface CacheSizes {
-  readonly batch: number;
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  readonly valueDim: number;
-  readonly dtype: FloatDtype;
-}
 
 export function checkCache(fn: string, { batch, numKvHeads, headDim, valueDim, dtype }: CacheSizes): void {
   checkBatch(fn, batch, dtype);
@@ -51,6 +43,7 @@ function requireNumbers(fn: string, argument: string, ...sizes: number[]): void 
 
 export function checkBatch(fn: string, batch: number, dtype: FloatDtype): void {
   requireInteger(fn, "batch", batch, 0);
+  ensure(batch < 2 ** 32, InvalidConfig, fn, "batch", "at most 2^32 - 1 rows, the longest list", batch);
   ensure(FLOATS.includes(dtype), DtypeMismatch, fn, "dtype", FLOATS.join(" or "), dtype);
 }
 
@@ -101,7 +94,7 @@ export function checkAppend(
 }
 
 /** How many of the T positions count, and on which side; tokens are looked at where they are taken. */
-export function checkCounts(
+function checkCounts(
   fn: string,
   lengths: Lengths | null | undefined,
   { padding }: AppendOptions,

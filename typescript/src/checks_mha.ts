@@ -24,6 +24,7 @@ import type { MhaOptions, MultiHeadAttention } from "./mha.ts";
 import type { MlaOptions, MultiHeadLatentAttention } from "./mla.ts";
 import type { PackedWeights } from "./packed.ts";
 import type { Rope } from "./rope.ts";
+import { DEFAULTS, frequenciesOf, scaledFrequencies } from "./rope_scaling.ts";
 import { dtypeOf, sizes3 } from "./tensor.ts";
 
 /** x (B, Tq, C) and context (B, Tk, Cc) against the weights of the layer, which are (out, in). */
@@ -90,13 +91,16 @@ export function checkDecode(fn: string, x: AnyTensor, layer: MultiHeadAttention,
   ensure(own === its, InvalidConfig, fn, "cache", `the rope ${own} as in the layer`, its);
 }
 
-/** With its defaults. */
+/** With its defaults, and those of its scaling. */
 function describeRope(rope: Rope | null | undefined, D: number): string {
   if (rope == null) return "null";
-  const { base, interleaved, rotaryDim, offset, scaling } = rope;
-  const stretched = Object.entries(scaling ?? {}).filter(([, value]) => value != null);
-  const options = [base ?? 10000, interleaved ?? false, rotaryDim ?? D, offset ?? 0, stretched.sort()];
-  return JSON.stringify(options);
+  const { interleaved, offset, scaling } = rope;
+  const [base, R] = [rope.base ?? 10000, rope.rotaryDim ?? D];
+  const given = Object.entries(scaling ?? {}).filter(([, value]) => value != null);
+  const { attentionFactor } = scaledFrequencies(frequenciesOf(base, R), scaling ?? null, base, 0);
+  const absent = scaling == null ? {} : { ...DEFAULTS[scaling.type], attentionFactor };
+  const stretched = Object.entries({ ...absent, ...Object.fromEntries(given) }).sort();
+  return JSON.stringify([base, interleaved ?? false, R, offset ?? 0, stretched]);
 }
 
 function checkNumbersOfHeads(fn: string, Hq: number, Hkv: number): void {

@@ -18,7 +18,7 @@ import {
 import { InvalidConfig, ShapeMismatch } from "./errors.ts";
 import type { RelativeBiasOptions } from "./relative_bias.ts";
 import { positionsOf, type Rope, type RopeOptions } from "./rope.ts";
-import type { RopeScaling } from "./rope_scaling.ts";
+import { DEFAULTS, type RopeScaling } from "./rope_scaling.ts";
 import type { SinusoidalOptions } from "./sinusoidal.ts";
 import type { IntTensor } from "./tensor.ts";
 import { dtypeOf, sizes3, sizes4 } from "./tensor.ts";
@@ -108,7 +108,8 @@ function checkScaling(fn: string, scaling: RopeScaling, base: number, R: number)
     if (scaling.truncate != null) requireBoolean(fn, "truncate", scaling.truncate);
     ensure(base !== 1, InvalidConfig, fn, "base", "another one than 1 with yarn", base);
   } else if (scaling.type === "llama3") {
-    const [low, high] = [scaling.lowFreqFactor ?? 1, scaling.highFreqFactor ?? 4];
+    const low = scaling.lowFreqFactor ?? DEFAULTS.llama3.lowFreqFactor;
+    const high = scaling.highFreqFactor ?? DEFAULTS.llama3.highFreqFactor;
     ensure(low < high, InvalidConfig, fn, "highFreqFactor", `more than lowFreqFactor = ${low}`, high);
   } else if (scaling.type === "longrope") {
     for (const name of ["shortFactor", "longFactor"]) {
@@ -118,7 +119,8 @@ function checkScaling(fn: string, scaling: RopeScaling, base: number, R: number)
       for (const n of list as unknown[]) requirePositive(fn, name, n);
     }
     const { originalLength, factor, attentionFactor } = scaling; // ln L0 is a divisor
-    const divides = originalLength > 1 || attentionFactor != null || (factor ?? 1) <= 1;
+    const divides =
+      originalLength > 1 || attentionFactor != null || (factor ?? DEFAULTS.longrope.factor) <= 1;
     ensure(divides, InvalidConfig, fn, "originalLength", "an integer >= 2 with a factor", originalLength);
   }
 }

@@ -15,9 +15,15 @@ import type { ScoringOptions } from "./scoring.ts";
 import type { Lengths } from "./tensor.ts";
 import { sizes3 } from "./tensor.ts";
 
-const FORMS = ["additive", "dot", "general", "scaled"];
+/** The weights of each form. */
+const WEIGHTS: Readonly<Record<string, readonly string[]>> = {
+  additive: ["wQ", "wK", "wV"],
+  dot: [],
+  general: ["w"],
+  scaled: [],
+};
 
-/** q (B, Tq, Dq), k (B, Tk, Dk), v (B, Tk, Dv) and what the form needs. */
+/** q (B, Tq, Dq), k (B, Tk, Dk), v (B, Tk, Dv) and what the form needs, no more. */
 export function checkScoring(
   fn: string,
   form: string,
@@ -27,7 +33,12 @@ export function checkScoring(
   options: ScoringOptions,
 ): void {
   const { wQ, wK, wV, w, kvLengths } = options;
-  requireOneOf(fn, "form", form, FORMS);
+  requireOneOf(fn, "form", form, Object.keys(WEIGHTS));
+  for (const [name, weight] of Object.entries({ wQ, wK, wV, w })) {
+    const [due, given] = [WEIGHTS[form]!.includes(name), weight != null];
+    const [expected, got] = [due, given].map((there) => (there ? "a tensor" : "nothing")) as [string, string];
+    ensure(due === given, InvalidConfig, fn, name, `${expected} for the form ${form}`, got);
+  }
   requireFloats(fn, { q, k, v });
   requireRank(fn, "q", q, 3, "(B, Tq, Dq)");
   requireRank(fn, "k", k, 3, "(B, Tk, Dk)");
@@ -40,9 +51,6 @@ export function checkScoring(
   requireSize(fn, "v", "batch", v.shape[0]!, B, "q");
   requireSize(fn, "v", "length", v.shape[1]!, Tk, "k");
   if (form === "additive") {
-    for (const [name, weight] of Object.entries({ wQ, wK, wV })) {
-      ensure(weight != null, InvalidConfig, fn, name, "a tensor for the form additive", "nothing");
-    }
     requireFloats(fn, { q, wQ, wK, wV });
     requireRank(fn, "wQ", wQ!, 2, "(A, Dq)");
     const A = wQ!.shape[0]!;
@@ -50,7 +58,6 @@ export function checkScoring(
     requireShape(fn, "wK", wK!, [A, Dk]);
     requireShape(fn, "wV", wV!, [A]);
   } else if (form === "general") {
-    ensure(w != null, InvalidConfig, fn, "w", "a tensor for the form general", "nothing");
     requireFloats(fn, { q, w });
     requireShape(fn, "w", w!, [Dq, Dk]);
   } else {

@@ -11,16 +11,10 @@
  */
 
 import type { AppendOptions, Cache, CacheState, Description } from "./cache.ts";
-import {
-  checkAppend,
-  checkAttend,
-  checkCache,
-  checkCross,
-  checkNoTokens,
-  checkUnwritten,
-} from "./checks_cache.ts";
+import { checkCross, checkUnwritten } from "./checks_cache.ts";
 import { InvalidConfig } from "./errors.ts";
-import { attendHeld, firstQueries, type Held } from "./held.ts";
+import { attendOver, type Held } from "./held.ts";
+import { PairCache } from "./pair_cache.ts";
 import {
   blankPairs,
   describePairs,
@@ -31,26 +25,18 @@ import {
   writePairs,
 } from "./pairs.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { countsOf, SlotCache } from "./slot_cache.ts";
 import { Slots } from "./slots.ts";
-import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
+import type { FloatArrays, FloatDtype, Lengths, Tensor } from "./tensor.ts";
 
 /** Keys and values of an encoder. A call that throws leaves the cache as it was. */
-export class CrossCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  readonly valueDim: number;
+export class CrossCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
   readonly #options: KVCacheSizes<T>;
   #written = false;
 
   /** @throws InvalidConfig, DtypeMismatch. */
   constructor(options: KVCacheSizes<T>) {
-    super(options.batch, options.dtype ?? ("float32" as T));
-    this.numKvHeads = options.numKvHeads;
-    this.headDim = options.headDim;
-    this.valueDim = options.valueDim ?? options.headDim;
+    super("cross_cache", options);
     this.#options = options;
-    checkCache("cross_cache", this);
     this.slots = Slots.empty(blankPairs(this, 0), this.batch);
   }
 
@@ -76,10 +62,8 @@ export class CrossCache<T extends FloatDtype = "float32"> extends SlotCache<T> i
   ): void {
     // 1. write once: into a cache that holds nothing
     checkUnwritten("append", this.#written);
-    checkAppend("append", k, v, lengths, options, this);
-    checkNoTokens("append", options);
-    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
-    const slots = this.slots.grown(longest(counts));
+    const { counts, starts } = this.checkedCounts(k, v, lengths, options); // (B,)
+    const slots = this.slots.grown(this.slots.lengthAfter(counts));
     writePairs(slots, k, v, counts, starts, null); // (Hkv, count, D), (Hkv, count, Dv)
     this.slots = slots.advanced(counts);
     this.#written = true;
@@ -96,10 +80,8 @@ export class CrossCache<T extends FloatDtype = "float32"> extends SlotCache<T> i
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
     // 2. attend: every query sees all of its row
-    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
     checkCross("attend", options.mask ?? {});
-    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
-    return attendHeld(q, first, this.held(), options);
+    return attendOver(this, q, options);
   }
 
   held(): Held {
@@ -118,8 +100,8 @@ export class CrossCache<T extends FloatDtype = "float32"> extends SlotCache<T> i
   }
 
   /** Forgets everything, and can be written again. */
-  reset(): void {
-    this.slots = this.slots.cut(this.lengths.map(() => 0));
+  override reset(): void {
+    super.reset();
     this.#written = false;
   }
 

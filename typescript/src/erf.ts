@@ -10,7 +10,7 @@
  */
 
 const SERIES_UNTIL = 2;
-const ONE_FROM = 6; // the complement is below 2^-54 from 5.9 on
+const ONE_FROM = 6; // the complement is below 2^-54 from 5.93 on
 const DEPTH = 60; // enough for a double at SERIES_UNTIL, where the fraction converges slowest
 
 /** Within a few units of the last place. NaN gives NaN. */

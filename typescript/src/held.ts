@@ -8,12 +8,16 @@
  * head sizes.
  */
 
+import type { Cache } from "./cache.ts";
 import { inFloat32 } from "./cast.ts";
-import { type Mask, visible } from "./masks.ts";
+import { checkAttend } from "./checks_cache.ts";
+import { type Mask, visibleCore } from "./masks.ts";
 import { type Rope, ropeCore } from "./rope.ts";
 import { type AttentionOptions, type SdpaSteps, sdpaCore } from "./sdpa.ts";
 import {
   type FloatArray,
+  type FloatArrays,
+  type FloatDtype,
   type IntTensor,
   type Lengths,
   longest,
@@ -43,6 +47,18 @@ export function firstQueries(next: readonly number[], Tq: number, mask?: Mask | 
   return qOffset == null ? next.map((n) => n - Tq) : toNumbers(qOffset);
 }
 
+/** What `attendSteps` does in most kinds of caches; same arguments and errors. */
+export function attendOver<T extends FloatDtype>(
+  cache: Pick<Cache<T>, "dtype" | "next" | "held">,
+  q: Tensor<FloatArrays[T]>,
+  options: AttentionOptions<FloatArrays[T]>,
+): SdpaSteps<FloatArrays[T]> {
+  const held = cache.held();
+  checkAttend("attend", q, options, cache.dtype, sizes4(held.k));
+  const first = firstQueries(cache.next, sizes4(q)[2], options.mask); // (B,)
+  return attendHeld(q, first, held, options);
+}
+
 /**
  * Attention of `q` (B, Hq, Tq, D), whose first queries stand at `first` (B,), over what is held.
  *
@@ -57,7 +73,7 @@ export function attendHeld<A extends FloatArray>(
   const [B, Hq, Tq] = sizes4(q);
   const L = sizes4(k)[2];
   const conditions = { ...mask, kvLengths: positions.map((row) => row.length), qOffset: first };
-  const keep = visible(conditions, B, Hq, Tq, L, (b, j) => positions[b]![j]!); // (B, Hq, Tq, L)
+  const keep = visibleCore(conditions, B, Hq, Tq, L, (b, j) => positions[b]![j]!); // (B, Hq, Tq, L)
   for (let at = 0; sees !== undefined && at < keep.data.length; at++) {
     const [b, i, j] = [Math.floor(at / (Hq * Tq * L)), Math.floor(at / L) % Tq, at % L];
     if (keep.data[at] !== 0 && !sees(first[b]! + i, positions[b]![j]!)) keep.data[at] = 0;

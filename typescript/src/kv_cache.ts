@@ -13,17 +13,9 @@
  */
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
-import {
-  checkAppend,
-  checkAttend,
-  checkCache,
-  checkCacheRope,
-  checkCapacity,
-  checkNoTokens,
-  checkRoom,
-  checkTruncate,
-} from "./checks_cache.ts";
+import { checkAttend, checkCapacity, checkRoom, checkTruncate } from "./checks_cache.ts";
 import { attendHeld, firstQueries, further, type Held, turned } from "./held.ts";
+import { PairCache } from "./pair_cache.ts";
 import {
   blankPairs,
   describePairs,
@@ -35,9 +27,9 @@ import {
 } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { countsOf, evicted, SlotCache, shifted } from "./slot_cache.ts";
+import { evicted, shifted } from "./slot_cache.ts";
 import { Slots } from "./slots.ts";
-import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, sizes4, type Tensor } from "./tensor.ts";
 
 export interface KVCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
   /** The most positions a row may hold. Absent: it grows by doubling. */
@@ -49,25 +41,15 @@ export interface KVCacheOptions<T extends FloatDtype = "float32"> extends KVCach
 /**
  * Keys (B, Hkv, length, D) and values (B, Hkv, length, Dv). A call that throws leaves the cache as it was.
  */
-export class KVCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  readonly valueDim: number;
-  readonly rope: Rope | null;
+export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
   readonly #options: KVCacheOptions<T>;
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: KVCacheOptions<T>) {
-    super(options.batch, options.dtype ?? ("float32" as T));
-    this.numKvHeads = options.numKvHeads;
-    this.headDim = options.headDim;
-    this.valueDim = options.valueDim ?? options.headDim;
-    this.rope = options.rope ?? null;
+    super("kv_cache", options, options.rope);
     this.#options = options;
-    checkCache("kv_cache", this);
     const width = Math.max(this.headDim, this.valueDim);
     checkCapacity("kv_cache", this.capacity, this.batch, this.numKvHeads, width);
-    checkCacheRope("kv_cache", this.rope, this.headDim);
     this.slots = Slots.empty(blankPairs(this, this.capacity ?? 0), this.batch);
   }
 
@@ -96,10 +78,8 @@ export class KVCache<T extends FloatDtype = "float32"> extends SlotCache<T> impl
     options: AppendOptions = {},
   ): void {
     // 1. check: everything, before anything is changed
-    checkAppend("append", k, v, lengths, options, this);
-    checkNoTokens("append", options);
-    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
-    const needed = longest(this.slots.counts.map((length, b) => length + counts[b]!));
+    const { counts, starts } = this.checkedCounts(k, v, lengths, options); // (B,)
+    const needed = this.slots.lengthAfter(counts);
     checkRoom("append", needed, this.capacity);
 
     // 2. grow: at least double, so that n appends copy O(n) positions
@@ -148,9 +128,9 @@ export class KVCache<T extends FloatDtype = "float32"> extends SlotCache<T> impl
   }
 
   /** Forgets everything; the memory is kept. */
-  reset(): void {
+  override reset(): void {
     // 8. reset: a cache of length 0
-    this.slots = this.slots.cut(this.lengths.map(() => 0));
+    super.reset();
   }
 
   /** A copy (B, Hkv, L, D), zero beyond a row's length. */

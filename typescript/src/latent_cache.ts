@@ -15,7 +15,6 @@ import type { AppendOptions, Cache, Description } from "./cache.ts";
 import { widen } from "./cast.ts";
 import { requireInteger } from "./checks.ts";
 import {
-  checkAttend,
   checkBatch,
   checkCapacity,
   checkLatentAppend,
@@ -24,20 +23,11 @@ import {
   checkTruncate,
 } from "./checks_cache.ts";
 import { besideHeads } from "./heads.ts";
-import { attendHeld, firstQueries, type Held } from "./held.ts";
+import { attendOver, type Held } from "./held.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
 import { countsOf, SlotCache } from "./slot_cache.ts";
 import { counted, Slots } from "./slots.ts";
-import {
-  type FloatArrays,
-  type FloatDtype,
-  type Lengths,
-  longest,
-  sizes3,
-  sizes4,
-  type Tensor,
-  zeros,
-} from "./tensor.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, sizes3, type Tensor, zeros } from "./tensor.ts";
 
 export interface LatentCacheOptions<T extends FloatDtype = "float32"> {
   readonly batch: number;
@@ -113,7 +103,7 @@ export class LatentCache<T extends FloatDtype = "float32"> extends SlotCache<T> 
     checkLatentAppend("append", latent, ropeKey, lengths, options, this);
     checkNoTokens("append", options);
     const { counts, starts } = countsOf(lengths, options, this.batch, sizes3(latent)[1]); // (B,)
-    const needed = longest(this.slots.counts.map((length, b) => length + counts[b]!));
+    const needed = this.slots.lengthAfter(counts);
     checkRoom("append", needed, this.capacity);
 
     // 2. write: each row at its own end
@@ -135,10 +125,7 @@ export class LatentCache<T extends FloatDtype = "float32"> extends SlotCache<T> 
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
     // 3. attend: all heads share one key, the latent with the rotary key beside it, and one value, the latent
-    const keys = [this.batch, 1, this.length, this.latentDim + this.ropeDim] as const;
-    checkAttend("attend", q, options, this.dtype, keys);
-    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
-    return attendHeld(q, first, this.held(), options);
+    return attendOver(this, q, options);
   }
 
   held(): Held {
@@ -153,17 +140,11 @@ export class LatentCache<T extends FloatDtype = "float32"> extends SlotCache<T> 
     this.slots = this.slots.cut(lengths);
   }
 
-  /** Forgets everything; the memory is kept. */
-  reset(): void {
-    this.slots = this.slots.cut(this.lengths.map(() => 0));
-  }
-
   /** Copies of the latents, the rotary keys, the lengths and the positions. */
   read(): LatentContents<T> {
     // 4. read: by selection, since junk may be NaN
     const { latent, rope_key: ropeKey } = this.slots.trimmed();
-    const positions = this.slots.positions.map((row) => [...row]);
-    return { latent, ropeKey, lengths: this.lengths, positions } as LatentContents<T>;
+    return { latent, ropeKey, lengths: this.lengths, positions: this.slots.places } as LatentContents<T>;
   }
 }
 

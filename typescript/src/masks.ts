@@ -12,8 +12,8 @@
  * Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
  */
 
-import { checkMask } from "./checks_attention.ts";
-import { type BoolTensor, broadcastIndex, type Lengths, toNumbers } from "./tensor.ts";
+import { checkVisible } from "./checks_attention.ts";
+import { allocated, type BoolTensor, broadcastIndex, type Lengths, toNumbers } from "./tensor.ts";
 
 /** The conditions of one call; an empty one hides nothing. null and undefined both mean absent; 0 is 0. */
 export interface Mask {
@@ -38,10 +38,19 @@ export type PositionOf = (b: number, j: number) => number;
 /**
  * The mask as a table (B, Hq, Tq, Tk), 1 = attend.
  *
- * @param positionOf absent: key j stands at j.
  * @throws ShapeMismatch, DtypeMismatch, InvalidConfig.
  */
-export function visible(
+export function visible(mask: Mask, B: number, Hq: number, Tq: number, Tk: number): BoolTensor {
+  checkVisible("visible", mask, { B, Hq, Tq, Tk });
+  return visibleCore(mask, B, Hq, Tq, Tk);
+}
+
+/**
+ * What {@link visible} does behind the edge.
+ *
+ * @param positionOf absent: key j stands at j.
+ */
+export function visibleCore(
   mask: Mask,
   B: number,
   Hq: number,
@@ -49,9 +58,8 @@ export function visible(
   Tk: number,
   positionOf?: PositionOf,
 ): BoolTensor {
-  checkMask("visible", mask, [B, Hq, Tq, Tk]);
   const sees = visibility(mask, positionOf);
-  const table = new Uint8Array(B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
+  const table = allocated(Uint8Array, B * Hq * Tq * Tk); // (B, Hq, Tq, Tk)
   let slot = 0;
   for (let b = 0; b < B; b++) {
     for (let h = 0; h < Hq; h++) {

@@ -11,17 +11,17 @@
  * 2023, section 4.
  */
 
-import type { AppendOptions, Cache, CacheState, CacheStats, Description } from "./cache.ts";
 import {
-  checkAppend,
-  checkAttend,
-  checkBatch,
-  checkCacheRope,
-  checkReorder,
-  checkTruncate,
-} from "./checks_cache.ts";
+  type AppendOptions,
+  allOrNothing,
+  type Cache,
+  type CacheState,
+  type CacheStats,
+  type Description,
+} from "./cache.ts";
+import { checkAppend, checkBatch, checkCacheRope, checkReorder, checkTruncate } from "./checks_cache.ts";
 import { checkPages, checkTokens } from "./checks_paged.ts";
-import { attendHeld, firstQueries, type Held, range, turned } from "./held.ts";
+import { attendOver, type Held, range, turned } from "./held.ts";
 import type { Page, PagedRow, PagePool } from "./page_pool.ts";
 import { blankPairs, describePairs, type KVCacheContents, readPairs, widePairs } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
@@ -107,13 +107,15 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
     checkPages("append", this.#pagesFor(counts), this.pool.counts.free);
 
     // 2. take pages: a row's own, where its last one is shared or full
-    const pages = this.#rows.map((row, b) => {
-      const own = [...row.pages];
-      const last = Math.floor(row.length / P);
-      if (counts[b]! > 0 && last < own.length) own[last] = this.pool.owned(own[last]!);
-      while (own.length * P < row.length + counts[b]!) own.push(this.pool.take());
-      return own;
-    });
+    const pages = allOrNothing(this, () =>
+      this.#rows.map((row, b) => {
+        const own = [...row.pages];
+        const last = Math.floor(row.length / P);
+        if (counts[b]! > 0 && last < own.length) own[last] = this.pool.owned(own[last]!);
+        while (own.length * P < row.length + counts[b]!) own.push(this.pool.take());
+        return own;
+      }),
+    );
 
     // 3. write: each row at its own end, keys turned as their positions say
     this.#rows = this.#rows.map((row, b) => {
@@ -149,10 +151,7 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
     // 5. attend: over the pages of each row, one after the other
-    const { numKvHeads, headDim } = this.pool;
-    checkAttend("attend", q, options, this.dtype, [this.batch, numKvHeads, this.length, headDim]);
-    const first = firstQueries(this.lengths, sizes4(q)[2], options.mask); // (B,)
-    return attendHeld(q, first, this.held(), options);
+    return attendOver(this, q, options);
   }
 
   held(): Held {
@@ -227,12 +226,14 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
     const pages = this.#rows.flatMap((row) => row.pages);
     const own = [...new Set(pages)].filter((page) => pages.filter((p) => p === page).length === page.holders);
     checkPages("load", needed, this.pool.counts.free + own.length);
-    this.reset();
     const { k, v } = tensors as unknown as KVCacheContents<T>;
-    this.#rows = next.map((length, b) => {
-      const taken = Array.from({ length: Math.ceil(length / P) }, () => this.pool.take());
-      this.#place(taken, 0, counted(k, b, 0, length), counted(v, b, 0, length));
-      return { pages: taken, length, tokens: new Array<null>(length).fill(null) };
+    allOrNothing(this, () => {
+      this.reset();
+      this.#rows = next.map((length, b) => {
+        const taken = Array.from({ length: Math.ceil(length / P) }, () => this.pool.take());
+        this.#place(taken, 0, counted(k, b, 0, length), counted(v, b, 0, length));
+        return { pages: taken, length, tokens: new Array<null>(length).fill(null) };
+      });
     });
   }
 

@@ -31,7 +31,7 @@ export interface KVCacheContents<T extends FloatDtype = "float32"> {
 }
 
 /** The sizes of a cache that has been made. */
-interface Pairs<T extends FloatDtype> {
+export interface CacheSizes<T extends FloatDtype = FloatDtype> {
   readonly batch: number;
   readonly numKvHeads: number;
   readonly headDim: number;
@@ -41,7 +41,7 @@ interface Pairs<T extends FloatDtype> {
 
 /** Keys (B, Hkv, room, D) and values (B, Hkv, room, Dv) of zeros. */
 export function blankPairs<T extends FloatDtype>(
-  { dtype, batch, numKvHeads, headDim, valueDim }: Pairs<T>,
+  { dtype, batch, numKvHeads, headDim, valueDim }: CacheSizes<T>,
   room: number,
 ): { k: Tensor<FloatArrays[T]>; v: Tensor<FloatArrays[T]> } {
   const k = zeros(dtype, [batch, numKvHeads, room, headDim]);
@@ -51,7 +51,7 @@ export function blankPairs<T extends FloatDtype>(
 /** Copies of the keys and values that are held. */
 export function readPairs<T extends FloatDtype>(slots: Slots): KVCacheContents<T> {
   const { k, v } = slots.trimmed() as unknown as Pick<KVCacheContents<T>, "k" | "v">;
-  return { k, v, lengths: slots.counts, positions: slots.positions.map((row) => [...row]) };
+  return { k, v, lengths: slots.counts, positions: slots.places };
 }
 
 /** The same as attention takes them. */
@@ -61,13 +61,7 @@ export function widePairs(slots: Slots): Pick<Held, "k" | "v"> {
 }
 
 /** The sizes by the names that a file has for them. */
-export function describePairs({
-  dtype,
-  batch,
-  numKvHeads,
-  headDim,
-  valueDim,
-}: Pairs<FloatDtype>): Description {
+export function describePairs({ dtype, batch, numKvHeads, headDim, valueDim }: CacheSizes): Description {
   return { dtype, batch, num_kv_heads: numKvHeads, head_dim: headDim, value_dim: valueDim };
 }
 

@@ -9,6 +9,8 @@
  * Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011, section 3.3.
  */
 
+import { allocated } from "./tensor.ts";
+
 const MULTIPLIERS = [0xd2511f53, 0xcd9e8d57] as const;
 const INCREMENTS = [0x9e3779b9, 0xbb67ae85] as const; // of the golden ratio and sqrt(3)
 const ROUNDS = 10;
@@ -18,9 +20,10 @@ const WORD = 2 ** 32;
  * Words `first` to `first + count - 1` of the stream of `seed`, (count,).
  *
  * @param seed 0 .. 2^53 - 1, the key: its low and its high 32 bits.
+ * @throws InvalidConfig for a count without memory for it.
  */
 export function philoxWords(seed: number, first: number, count: number): Uint32Array {
-  const words = new Uint32Array(count); // (count,)
+  const words = allocated(Uint32Array, count); // (count,)
   const [start, skipped] = [Math.floor(first / 4), first % 4];
   for (let block = 0; 4 * block < skipped + count; block++) {
     // 1. counter: start + block in 64 bits, the two low words of four; a double would round the sum

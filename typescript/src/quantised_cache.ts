@@ -12,35 +12,17 @@
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
 import { narrow, widen } from "./cast.ts";
-import {
-  checkAppend,
-  checkAttend,
-  checkCache,
-  checkCacheRope,
-  checkCapacity,
-  checkNoTokens,
-  checkRoom,
-  checkTruncate,
-} from "./checks_cache.ts";
+import { checkCapacity, checkRoom, checkTruncate } from "./checks_cache.ts";
 import { checkFormat } from "./checks_quantise.ts";
-import { attendHeld, firstQueries, further, type Held, range, turned } from "./held.ts";
+import { attendOver, further, type Held, range, turned } from "./held.ts";
 import type { KVCacheOptions } from "./kv_cache.ts";
+import { PairCache } from "./pair_cache.ts";
 import { blankPairs, describePairs, type KVCacheContents } from "./pairs.ts";
 import { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
-import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { countsOf, evicted, SlotCache, shifted } from "./slot_cache.ts";
+import { evicted, shifted } from "./slot_cache.ts";
 import { counted, type SlotArrays, Slots } from "./slots.ts";
-import {
-  type FloatArrays,
-  type FloatDtype,
-  type Lengths,
-  longest,
-  sizes4,
-  type Tensor,
-  type TensorArray,
-  type WideArray,
-} from "./tensor.ts";
+import type { FloatArrays, FloatDtype, Lengths, Tensor, TensorArray, WideArray } from "./tensor.ts";
 
 export interface QuantisedCacheOptions<T extends FloatDtype = "float32">
   extends KVCacheOptions<T>,
@@ -61,33 +43,23 @@ export interface QuantisedContents<T extends FloatDtype = "float32"> extends KVC
 }
 
 /** Codes of keys and values. A call that throws leaves the cache as it was. */
-export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  readonly valueDim: number;
+export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
   readonly format: QuantFormat;
   /** null: all channels of a token and head. */
   readonly group: number | null;
   readonly zeroPoint: boolean;
-  readonly rope: Rope | null;
   readonly #options: QuantisedCacheOptions<T>;
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: QuantisedCacheOptions<T>) {
-    super(options.batch, options.dtype ?? ("float32" as T));
-    this.numKvHeads = options.numKvHeads;
-    this.headDim = options.headDim;
-    this.valueDim = options.valueDim ?? options.headDim;
+    super("quantised_cache", options, options.rope);
     this.format = options.format;
     this.group = options.group ?? null;
     this.zeroPoint = options.zeroPoint ?? false;
-    this.rope = options.rope ?? null;
     this.#options = options;
-    checkCache("quantised_cache", this);
     checkFormat("quantised_cache", options);
     const width = Math.max(this.headDim, this.valueDim);
     checkCapacity("quantised_cache", this.capacity, this.batch, this.numKvHeads, width);
-    checkCacheRope("quantised_cache", this.rope, this.headDim);
     const { k, v } = blankPairs(this, 0);
     this.slots = Slots.empty(this.#quantised(k, v), this.batch);
   }
@@ -118,10 +90,8 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<
     options: AppendOptions = {},
   ): void {
     // 1. check: everything, before anything is changed
-    checkAppend("append", k, v, lengths, options, this);
-    checkNoTokens("append", options);
-    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
-    const needed = longest(this.slots.counts.map((length, b) => length + counts[b]!));
+    const { counts, starts } = this.checkedCounts(k, v, lengths, options); // (B,)
+    const needed = this.slots.lengthAfter(counts);
     checkRoom("append", needed, this.capacity);
 
     // 2. quantise: what counts in each row, keys turned as their positions say
@@ -149,9 +119,7 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
     // 5. attend: over the restored numbers
-    checkAttend("attend", q, options, this.dtype, [this.batch, this.numKvHeads, this.length, this.headDim]);
-    const first = firstQueries(this.slots.next, sizes4(q)[2], options.mask); // (B,)
-    return attendHeld(q, first, this.held(), options);
+    return attendOver(this, q, options);
   }
 
   /** As {@link KVCache.truncate}. */
@@ -161,11 +129,6 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<
     this.slots = this.slots.cut(lengths);
   }
 
-  /** Forgets everything; the memory is kept. */
-  reset(): void {
-    this.slots = this.slots.cut(this.lengths.map(() => 0));
-  }
-
   /** Copies of what is held, in codes and restored. */
   read(): QuantisedContents<T> {
     // 7. read: codes as they are, numbers rounded once to the type of the cache
@@ -173,7 +136,7 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends SlotCache<
     const { k, v } = this.#restored(held);
     return {
       ...{ k: narrow(k, this.dtype), v: narrow(v, this.dtype) },
-      ...{ lengths: this.lengths, positions: this.slots.positions.map((row) => [...row]) },
+      ...{ lengths: this.lengths, positions: this.slots.places },
       ...Object.fromEntries(Object.entries(held).map(([name, x]) => [NAMES[name], x])),
     } as QuantisedContents<T>;
   }

@@ -64,6 +64,15 @@ export interface LongRopeScaling {
 
 export type RopeScaling = LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling | LongRopeScaling;
 
+/** What absent numbers are, but for attention factors and lengths. */
+export const DEFAULTS = {
+  linear: {},
+  dynamic: {},
+  yarn: { betaFast: 32, betaSlow: 1, truncate: true },
+  llama3: { lowFreqFactor: 1, highFreqFactor: 4 },
+  longrope: { factor: 1 },
+} as const;
+
 export interface ScaledFrequencies {
   /** (R/2,), in doubles */
   readonly frequencies: number[];
@@ -104,8 +113,9 @@ export function scaledFrequencies(
   if (scaling.type === "yarn") {
     const { factor: s, originalLength: L0, betaFast, betaSlow, attentionFactor, truncate } = scaling;
     const pairOf = (turns: number) => (R * Math.log(L0 / (2 * Math.PI * turns))) / (2 * Math.log(base));
-    let [low, high] = [pairOf(betaFast ?? 32), pairOf(betaSlow ?? 1)];
-    if (truncate ?? true) [low, high] = [Math.floor(low), Math.ceil(high)];
+    let low = pairOf(betaFast ?? DEFAULTS.yarn.betaFast);
+    let high = pairOf(betaSlow ?? DEFAULTS.yarn.betaSlow);
+    if (truncate ?? DEFAULTS.yarn.truncate) [low, high] = [Math.floor(low), Math.ceil(high)];
     [low, high] = [clamp(low, 0, R - 1), clamp(high, 0, R - 1)];
     if (low === high) high += 0.001;
     const ramp = f.map((_, i) => clamp((i - low) / (high - low), 0, 1)); // (R/2,)
@@ -118,7 +128,8 @@ export function scaledFrequencies(
   // 4. llama3: by wavelength; what turns often within L0 stays, what hardly turns is stretched
   if (scaling.type === "llama3") {
     const { factor: s, originalLength: L0 } = scaling;
-    const [low, high] = [scaling.lowFreqFactor ?? 1, scaling.highFreqFactor ?? 4];
+    const low = scaling.lowFreqFactor ?? DEFAULTS.llama3.lowFreqFactor;
+    const high = scaling.highFreqFactor ?? DEFAULTS.llama3.highFreqFactor;
     const stretched = (f_i: number) => {
       const wavelength = (2 * Math.PI) / f_i;
       if (wavelength < L0 / high) return f_i;
@@ -130,10 +141,11 @@ export function scaledFrequencies(
   }
 
   // 5. longrope: a searched factor for every pair, one list within L0 and one beyond
-  const { factor: s, originalLength: L0, attentionFactor } = scaling;
+  const { originalLength: L0, attentionFactor } = scaling;
+  const s = scaling.factor ?? DEFAULTS.longrope.factor;
   const L = scaling.length ?? length;
   const factors = L > L0 ? scaling.longFactor : scaling.shortFactor; // (R/2,)
-  const grown = s != null && s > 1 ? Math.sqrt(1 + Math.log(s) / Math.log(L0)) : 1;
+  const grown = s > 1 ? Math.sqrt(1 + Math.log(s) / Math.log(L0)) : 1;
   return { frequencies: f.map((f_i, i) => f_i / factors[i]!), attentionFactor: attentionFactor ?? grown };
 }
 

@@ -15,16 +15,9 @@
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
 import { requireInteger } from "./checks.ts";
-import {
-  checkAppend,
-  checkAttend,
-  checkCache,
-  checkCacheRope,
-  checkNoTokens,
-  checkRollback,
-  checkTruncate,
-} from "./checks_cache.ts";
+import { checkAttend, checkRollback, checkTruncate } from "./checks_cache.ts";
 import { attendHeld, firstQueries, type Held } from "./held.ts";
+import { PairCache } from "./pair_cache.ts";
 import {
   blankPairs,
   describePairs,
@@ -36,9 +29,8 @@ import {
 } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { countsOf, SlotCache } from "./slot_cache.ts";
 import { Slots } from "./slots.ts";
-import { type FloatArrays, type FloatDtype, type Lengths, longest, sizes4, type Tensor } from "./tensor.ts";
+import { type FloatArrays, type FloatDtype, type Lengths, sizes4, type Tensor } from "./tensor.ts";
 
 export interface RotatingCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
   /** W >= 1: how many positions a query sees, its own included. */
@@ -50,29 +42,19 @@ export interface RotatingCacheOptions<T extends FloatDtype = "float32"> extends 
 }
 
 /** Keys and values of a window. A call that throws leaves the cache as it was. */
-export class RotatingCache<T extends FloatDtype = "float32"> extends SlotCache<T> implements Cache<T> {
-  readonly numKvHeads: number;
-  readonly headDim: number;
-  readonly valueDim: number;
+export class RotatingCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
   readonly window: number;
   readonly keep: number;
-  readonly rope: Rope | null;
   readonly #options: RotatingCacheOptions<T>;
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: RotatingCacheOptions<T>) {
-    super(options.batch, options.dtype ?? ("float32" as T));
-    this.numKvHeads = options.numKvHeads;
-    this.headDim = options.headDim;
-    this.valueDim = options.valueDim ?? options.headDim;
+    super("rotating_cache", options, options.rope);
     this.window = options.window;
     this.keep = options.keep ?? 0;
-    this.rope = options.rope ?? null;
     this.#options = options;
-    checkCache("rotating_cache", this);
     requireInteger("rotating_cache", "window", this.window, 1);
     requireInteger("rotating_cache", "keep", this.keep, 0);
-    checkCacheRope("rotating_cache", this.rope, this.headDim);
     this.slots = Slots.empty(blankPairs(this, 0), this.batch);
   }
 
@@ -98,15 +80,13 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends SlotCache<T
     options: AppendOptions = {},
   ): void {
     // 1. check: everything, before anything is changed
-    checkAppend("append", k, v, lengths, options, this);
-    checkNoTokens("append", options);
-    const { counts, starts } = countsOf(lengths, options, this.batch, sizes4(k)[2]); // (B,)
+    const { counts, starts } = this.checkedCounts(k, v, lengths, options); // (B,)
 
     // 2. forget: in the rows that go on, what their next query no longer sees
     const kept = this.slots.filtered((b, j) => counts[b] === 0 || this.#sees(this.slots.next[b]!, j));
 
     // 3. write: all that is new, also beyond the window, keys turned as their positions say
-    const slots = kept.grown(longest(kept.counts.map((n, b) => n + counts[b]!)));
+    const slots = kept.grown(kept.lengthAfter(counts));
     writePairs(slots, k, v, counts, starts, this.rope); // (Hkv, count, D), (Hkv, count, Dv)
 
     // 4. advance: only now do the new positions exist
@@ -146,9 +126,9 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends SlotCache<T
   }
 
   /** Forgets everything; the memory is kept. */
-  reset(): void {
+  override reset(): void {
     // 8. reset: a cache of length 0
-    this.slots = this.slots.cut(this.next.map(() => 0));
+    super.reset();
   }
 
   /** Copies of what the next query could see. */

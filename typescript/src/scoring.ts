@@ -17,7 +17,7 @@ import { checkScoring } from "./checks_scoring.ts";
 import { linear } from "./heads.ts";
 import { softmaxRow } from "./softmax.ts";
 import { type FloatArray, type Lengths, sizes3, type Tensor, toNumbers, zerosLike } from "./tensor.ts";
-import { dot, transposed } from "./vectors.ts";
+import { addScaled, dot, transposed } from "./vectors.ts";
 
 export type ScoringForm = "additive" | "dot" | "general" | "scaled";
 
@@ -105,7 +105,7 @@ function scoringCore<A extends FloatArray>(
     sums.fill(0);
     for (let j = 0; j < Tk; j++) {
       if (logits[j] === -Infinity) continue; // 0 · NaN would be NaN
-      for (let c = 0; c < Dv; c++) sums[c]! += P[j]! * v.data[(b * Tk + j) * Dv + c]!; // (Dv,)
+      addScaled(sums, P[j]!, v.data, (b * Tk + j) * Dv); // (Dv,)
     }
     output.data.set(sums, row * Dv);
   }

@@ -18,7 +18,7 @@
 import { inFloat32 } from "./cast.ts";
 import { checkSdpa } from "./checks_attention.ts";
 import { type Dropout, dropRow } from "./dropout.ts";
-import { type Mask, visible } from "./masks.ts";
+import { type Mask, visibleCore } from "./masks.ts";
 import { softmaxRow } from "./softmax.ts";
 import {
   broadcastIndex,
@@ -117,7 +117,7 @@ export function sdpaCore<A extends FloatArray>(
   const capped = softcap == null ? scores : zerosLike(q, [B, Hq, Tq, Tk]);
   const biased = bias == null ? capped : zerosLike(q, [B, Hq, Tq, Tk]);
 
-  const shown = visible(mask ?? {}, B, Hq, Tq, Tk).data; // (B, Hq, Tq, Tk)
+  const shown = visibleCore(mask ?? {}, B, Hq, Tq, Tk).data; // (B, Hq, Tq, Tk)
   const biasAt = broadcastIndex(bias?.shape ?? []);
   const scaled = new Float64Array(D); // (D,), the query of one row
   const logits = zerosLike(q, [Tk]).data; // (Tk,), the masked scores of one row

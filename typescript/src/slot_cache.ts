@@ -57,6 +57,11 @@ export abstract class SlotCache<T extends FloatDtype> {
     this.slots = this.slots.gathered(index);
   }
 
+  /** Forgets everything; the memory is kept. */
+  reset(): void {
+    this.slots = this.slots.cut(this.slots.counts.map(() => 0));
+  }
+
   /** A second cache with the same content; neither sees what becomes of the other. */
   fork(): this {
     const copy = this.empty();

@@ -43,6 +43,16 @@ export class Slots {
     return longest(this.counts);
   }
 
+  /** L, when each row holds counts[b] more. */
+  lengthAfter(counts: readonly number[]): number {
+    return longest(this.counts.map((n, b) => n + counts[b]!));
+  }
+
+  /** A copy of the positions. */
+  get places(): number[][] {
+    return this.positions.map((row) => [...row]);
+  }
+
   /** How many slots a row has memory for. */
   get room(): number {
     return Object.values(this.arrays)[0]!.shape.at(-2)!;

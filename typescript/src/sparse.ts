@@ -17,6 +17,7 @@ import { kvHeadOf } from "./heads.ts";
 import { softmaxRow } from "./softmax.ts";
 import { type SparsePattern, visibilityOf } from "./sparse_patterns.ts";
 import {
+  allocated,
   type BoolTensor,
   type FloatArray,
   type IntTensor,
@@ -53,8 +54,10 @@ export function sparseMask(
 ): BoolTensor {
   checkSparseMask("sparse_mask", pattern, Tq, Tk, causal);
   const { sees } = visibilityOf(pattern, Tq, Tk);
-  const slots = Array.from({ length: Tq * Tk }, (_, at) => [Math.floor(at / Tk), at % Tk] as const);
-  const table = Uint8Array.from(slots, ([i, j]) => (sees(i, j) && (!causal || j <= i) ? 1 : 0)); // (Tq, Tk)
+  const table = allocated(Uint8Array, Tq * Tk); // (Tq, Tk)
+  for (let i = 0; i < Tq; i++) {
+    for (let j = 0; j < Tk; j++) table[i * Tk + j] = sees(i, j) && (!causal || j <= i) ? 1 : 0;
+  }
   return { data: table, shape: [Tq, Tk] };
 }
 

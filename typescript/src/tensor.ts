@@ -7,7 +7,7 @@
  */
 
 import { Bfloat16Array } from "./bfloat16.ts";
-import { Unsupported } from "./errors.ts";
+import { InvalidConfig, Unsupported } from "./errors.ts";
 
 /** The element types that a computation runs in. */
 export type WideArray = Float32Array | Float64Array;
@@ -42,8 +42,16 @@ export interface FloatArrays {
 
 export type FloatDtype = keyof FloatArrays;
 
+/** The types by the short names that files and requests have for them. */
+export const SHORT_NAMES: Readonly<Record<string, FloatDtype>> = {
+  f32: "float32",
+  f64: "float64",
+  f16: "float16",
+  bf16: "bfloat16",
+};
+
 /** The types by name. */
-export const FLOATS: readonly string[] = ["float32", "float64", "float16", "bfloat16"];
+export const FLOATS: readonly string[] = Object.values(SHORT_NAMES);
 
 const DTYPES: Readonly<Record<string, string>> = {
   Float16Array: "float16",
@@ -66,6 +74,11 @@ export function sizeOf(shape: readonly number[]): number {
   return shape.reduce((product, n) => product * n, 1);
 }
 
+/** A list as a tensor. */
+export function int64(numbers: readonly number[]): IntTensor {
+  return { data: BigInt64Array.from(numbers, BigInt), shape: [numbers.length] };
+}
+
 /** A tensor of zeros. */
 export function zeros<T extends FloatDtype>(dtype: T, shape: readonly number[]): Tensor<FloatArrays[T]> {
   return { data: newArray(dtype, sizeOf(shape)) as FloatArrays[T], shape };
@@ -76,14 +89,24 @@ export function zeros<T extends FloatDtype>(dtype: T, shape: readonly number[]):
  * is needed.
  */
 export function newArray(dtype: string, n: number): TensorArray {
-  if (dtype === "float32") return new Float32Array(n);
-  if (dtype === "float64") return new Float64Array(n);
-  if (dtype === "bfloat16") return new Bfloat16Array(n);
-  if (dtype === "int64") return new BigInt64Array(n);
-  if (dtype === "int8") return new Int8Array(n);
-  if (dtype === "bool") return new Uint8Array(n);
+  if (dtype === "float32") return allocated(Float32Array, n);
+  if (dtype === "float64") return allocated(Float64Array, n);
+  if (dtype === "bfloat16") return allocated(Bfloat16Array, n);
+  if (dtype === "int64") return allocated(BigInt64Array, n);
+  if (dtype === "int8") return allocated(Int8Array, n);
+  if (dtype === "bool") return allocated(Uint8Array, n);
   if (typeof Float16Array === "undefined") throw new Unsupported("dtype.f16");
-  return new Float16Array(n);
+  return allocated(Float16Array, n);
+}
+
+/** An array of zeros. @throws InvalidConfig for more than the engine has memory for. */
+export function allocated<A>(Kind: new (n: number) => A, n: number): A {
+  try {
+    return new Kind(n);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    throw new InvalidConfig(`memory: size: expected as many elements as there is memory for, got ${n}`);
+  }
 }
 
 /** A tensor of zeros with the element type of `x`. */
@@ -94,7 +117,7 @@ export function zerosLike<A extends FloatArray>(x: Tensor<A>, shape: readonly nu
 /** A tensor of zeros in an array of the same class as that of `x`. */
 export function blankLike<A extends TensorArray>(x: Tensor<A>, shape: readonly number[]): Tensor<A> {
   const Kind = x.data.constructor as new (n: number) => A;
-  return { data: new Kind(sizeOf(shape)), shape };
+  return { data: allocated(Kind, sizeOf(shape)), shape };
 }
 
 /** A tensor of zeros for what keeps the width of a computation: float64 beside float64, else float32. */

@@ -12,6 +12,7 @@ import {
 import { formatTensors, type Metadata, parseFile, type Stored } from "../src/safetensors.ts";
 import { assertUnchanged, cross, draw, KINDS, latent, ONE, paged, push, SIZES } from "./caches.ts";
 import { assertFails, Random } from "./helpers.ts";
+import { int64 } from "./stored.ts";
 
 const MESSAGE = /^load: \w+: expected .+, got .+$/;
 
@@ -37,21 +38,15 @@ function filled(): KVCache {
   return cache;
 }
 
-const int64 = (shape: number[], ...values: number[]): Stored => ({
-  dtype: "I64",
-  shape,
-  data: BigInt64Array.from(values, BigInt),
-});
-
 test("what a file says, and what it holds", () => {
   const { tensors, metadata } = parseFile(saveCache(filled()));
   assert.deepEqual(metadata, {
     ...{ format: "rosetta-kv-cache", version: "1", kind: "contiguous", dtype: "f32", batch: "2" },
     ...{ num_kv_heads: "2", head_dim: "4", value_dim: "3", rope: "false" },
   });
-  assert.deepEqual(tensors.get("lengths"), int64([2], 3, 1));
-  assert.deepEqual(tensors.get("next"), int64([2], 4, 2));
-  assert.deepEqual(tensors.get("positions"), int64([2, 3], 0, 2, 3, 0, -1, -1));
+  assert.deepEqual(tensors.get("lengths"), int64([2], [3, 1]));
+  assert.deepEqual(tensors.get("next"), int64([2], [4, 2]));
+  assert.deepEqual(tensors.get("positions"), int64([2, 3], [0, 2, 3, 0, -1, -1]));
   assert.deepEqual(tensors.get("k")!.shape, [2, 2, 3, 4]);
   assert.equal(dtypeOfFile(saveCache(filled())), "float32");
 
@@ -90,18 +85,18 @@ test("damaged and foreign files are refused, and nothing changes", () => {
     changed(cache, { metadata: { format: "pt" } }),
     changed(cache, { metadata: { version: "2" } }),
     changed(cache, { metadata: { dtype: "f8" } }),
-    changed(cache, { tensors: { extra: int64([1], 1) } }),
-    changed(cache, { tensors: { lengths: int64([2], 4, 1) } }),
-    changed(cache, { tensors: { lengths: int64([2], -1, 1) } }),
-    changed(cache, { tensors: { lengths: int64([1], 3) } }),
-    changed(cache, { tensors: { next: int64([2], 3, 2) } }),
-    changed(cache, { tensors: { next: int64([2], 4, 0) } }),
-    changed(cache, { tensors: { positions: int64([2, 3], 0, 0, 3, 0, -1, -1) } }),
-    changed(cache, { tensors: { positions: int64([2, 3], 0, 3, 2, 0, -1, -1) } }),
-    changed(cache, { tensors: { positions: int64([2, 3], -1, 2, 3, 0, -1, -1) } }),
-    changed(cache, { tensors: { positions: int64([2, 3], 0, 2, 3, 0, 1, -1) } }),
-    changed(cache, { tensors: { positions: int64([6], 0, 2, 3, 0, -1, -1) } }),
-    changed(cache, { tensors: { k: int64([2], 0, 2) } }),
+    changed(cache, { tensors: { extra: int64([1], [1]) } }),
+    changed(cache, { tensors: { lengths: int64([2], [4, 1]) } }),
+    changed(cache, { tensors: { lengths: int64([2], [-1, 1]) } }),
+    changed(cache, { tensors: { lengths: int64([1], [3]) } }),
+    changed(cache, { tensors: { next: int64([2], [3, 2]) } }),
+    changed(cache, { tensors: { next: int64([2], [4, 0]) } }),
+    changed(cache, { tensors: { positions: int64([2, 3], [0, 0, 3, 0, -1, -1]) } }),
+    changed(cache, { tensors: { positions: int64([2, 3], [0, 3, 2, 0, -1, -1]) } }),
+    changed(cache, { tensors: { positions: int64([2, 3], [-1, 2, 3, 0, -1, -1]) } }),
+    changed(cache, { tensors: { positions: int64([2, 3], [0, 2, 3, 0, 1, -1]) } }),
+    changed(cache, { tensors: { positions: int64([6], [0, 2, 3, 0, -1, -1]) } }),
+    changed(cache, { tensors: { k: int64([2], [0, 2]) } }),
     changed(cache, { tensors: { k: parseFile(file).tensors.get("v") } }),
     ...["format", "kind", "dtype", "batch", "rope", "lengths", "positions", "v"].map((name) =>
       changed(cache, { drop: [name] }),
@@ -122,7 +117,7 @@ test("a kind without gaps refuses a file with some", () => {
   c.append(new Random(1).tensor("float32", [1, 2, 3]), new Random(2).tensor("float32", [1, 2, 2]));
   for (const cache of [paged(1, "float32"), cross(1, "float32"), c]) {
     if (cache !== c) cache.append(k, v);
-    const gap = changed(cache, { tensors: { positions: int64([1, 2], 0, 2), next: int64([1], 3) } });
+    const gap = changed(cache, { tensors: { positions: int64([1, 2], [0, 2]), next: int64([1], [3]) } });
     assertUnchanged(cache, () => assertFails(() => loadCache(cache, gap), "invalid_request", MESSAGE));
   }
 });

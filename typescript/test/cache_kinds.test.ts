@@ -235,7 +235,7 @@ test("evict leaves a gap, and shift closes it", () => {
   assertUnchanged(cache, () => assertFails(() => cache.evict("1" as never), "invalid_config"));
 });
 
-test("turned keys, moved by a shift, are those of their new positions; shifts add up (B26)", () => {
+test("turned keys, moved by a shift, are those of their new positions; shifts add up (RopePosition)", () => {
   const random = new Random(46);
   const rope = { base: 50, scaling: { type: "yarn", factor: 4, originalLength: 16 } } as const;
   const make = () => new KVCache({ ...SIZES, batch: 1, dtype: "float64", rope });
@@ -254,7 +254,7 @@ test("turned keys, moved by a shift, are those of their new positions; shifts ad
   assertClose(moved.attend(q, CAUSAL).data, there.attend(q, CAUSAL).data, 1e-12);
 });
 
-test("queries and keys turn at their positions (B26)", () => {
+test("queries and keys turn at their positions (RopePosition)", () => {
   const cache = new KVCache({ batch: 1, numKvHeads: 1, headDim: 2, valueDim: 1, dtype: "float64", rope: {} });
   const unit = { data: Float64Array.of(1, 0), shape: [1, 1, 1, 2] };
   for (const x of [1, 2, 4]) cache.append(unit, { data: Float64Array.of(x), shape: [1, 1, 1, 1] });

@@ -59,7 +59,7 @@ test("bfloat16 by hand", () => {
     [1, 0x3f80],
     [-0, 0x8000],
     [256, 0x4380],
-    [257, 0x4380], // B47: no odd integers above 256
+    [257, 0x4380], // no odd integers above 256
     [259, 0x4382],
     [4095, 0x4580],
     [Infinity, 0x7f80],

@@ -6,6 +6,7 @@ import {
   MultiHeadAttention,
   QuantisedCache,
   type Rope,
+  type RopeScaling,
   RotatingCache,
   saveCache,
 } from "../src/index.ts";
@@ -101,4 +102,33 @@ test("a call that fails appends nothing", () => {
   assert.deepEqual(mha.decode(one, cache, { mask: { keep: bool([4], [1, 1, 1, 1]) } }).shape, [1, 1, 5]);
   const turned = new KVCache({ ...SIZES, batch: 1, rope: { base: 50, interleaved: false } });
   layer(random, "float32", { base: 50, offset: 0 }).decode(f32([1, 0, 6], []), turned);
+});
+
+test("a scaling that says its defaults is the one that does not", () => {
+  const trained = { factor: 4, originalLength: 8 };
+  const factors = { shortFactor: [1, 1], longFactor: [2, 2], length: 9 };
+  const [ln4, ln8] = [Math.log(4), Math.log(8)];
+  const same: [RopeScaling, defaults: object, other: object][] = [
+    [
+      { type: "yarn", ...trained },
+      { betaFast: 32, betaSlow: 1, attentionFactor: 0.1 * ln4 + 1, truncate: true },
+      { truncate: false },
+    ],
+    [{ type: "llama3", ...trained }, { lowFreqFactor: 1, highFreqFactor: 4 }, { highFreqFactor: 5 }],
+    [
+      { type: "longrope", ...trained, ...factors },
+      { attentionFactor: Math.sqrt(1 + ln4 / ln8) },
+      { attentionFactor: 1 },
+    ],
+    [{ type: "longrope", ...factors, originalLength: 8 }, { factor: 1, attentionFactor: 1 }, { factor: 4 }],
+  ];
+  for (const [scaling, defaults, other] of same) {
+    const cache = new KVCache({ ...SIZES, batch: 1, rope: { scaling } });
+    const decode = (more: object) => {
+      const mha = layer(new Random(113), "float32", { scaling: { ...scaling, ...more } });
+      return mha.decode(f32([1, 0, 6], []), cache);
+    };
+    decode(defaults);
+    assertFails(() => decode(other), "invalid_config");
+  }
 });

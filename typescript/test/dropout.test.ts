@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { type Dropout, dropout, dropoutSteps, philoxWords, sdpaSteps } from "../src/index.ts";
 import { assertClose, assertFails, assertSame, bool, f32, f64, Random } from "./helpers.ts";
 
-/** Philox4x32-10 in BigInt, whose products lose nothing (B42). */
+/** Philox4x32-10 in BigInt, whose products lose nothing (DropoutMask). */
 function slowWord(seed: number, n: number): number {
   const mask = 0xffffffffn;
   let [x0, x1, x2, x3] = [BigInt(n) / 4n, BigInt(n) / 4n / 2n ** 32n, 0n, 0n];
@@ -21,7 +21,7 @@ test("the published answer for counter 0 and key 0", () => {
   assert.deepEqual([...philoxWords(0, 0, 4)], [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
 });
 
-test("words are those of whole integers, for large seeds and large numbers too (B42)", () => {
+test("words are those of whole integers, for large seeds and large numbers too (DropoutMask)", () => {
   for (const seed of [0, 1, 42, 2 ** 32 - 1, 2 ** 32, 0xdeadbeef * 4099, 2 ** 53 - 1]) {
     for (const first of [0, 3, 4, 1021, 2 ** 34 - 2, 2 ** 34, 2 ** 53 - 10]) {
       const words = philoxWords(seed, first, 9);
@@ -35,6 +35,7 @@ test("words are those of whole integers, for large seeds and large numbers too (
 
 test("words do not depend on where one begins, and none are needed", () => {
   const whole = philoxWords(7, 0, 41);
+  assertFails(() => philoxWords(7, 0, 2 ** 50), "invalid_config"); // more than a processor can address
   for (let first = 0; first < 9; first++) {
     assert.deepEqual(philoxWords(7, first, 32), whole.slice(first, first + 32));
   }
@@ -68,7 +69,7 @@ test("the factor is rounded once to the type of the computation", () => {
   assert.equal(keep({ p: 0.1, seed: 3 }), Math.fround(1 / 0.9));
 });
 
-test("sdpa drops weights by their place, after the softmax and without normalising again (B49)", () => {
+test("sdpa drops weights by their place, after the softmax and without normalising again (DropoutScale)", () => {
   const random = new Random(31);
   const [q, k] = [random.tensor("float64", [2, 4, 3, 2]), random.tensor("float64", [2, 2, 5, 2])];
   const v = f64([2, 2, 5, 5], new Float64Array(100));

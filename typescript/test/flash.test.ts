@@ -68,7 +68,7 @@ test("NaN, infinities, rows without keys, and sinks that are no numbers", () => 
   }
 });
 
-test("large and very negative scores (B39)", () => {
+test("large and very negative scores (Overflow)", () => {
   const q = f64([1, 1, 1, 1], [1]);
   const v = f64([1, 1, 2, 1], [3, 6]);
   for (const base of [-1e5, 1e5]) {
@@ -78,7 +78,7 @@ test("large and very negative scores (B39)", () => {
   }
 });
 
-test("merging with natural logarithms (B29)", () => {
+test("merging with natural logarithms (LseNatural)", () => {
   const state = (output: number, lse: number) => [f64([1], [output]), f64([], [lse])] as const;
   const { output, lse } = merge(...state(0, 0), ...state(4, Math.log(3)));
   assertClose(output.data, [3], 1e-15);

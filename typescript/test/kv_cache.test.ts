@@ -1,19 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { KVCache, type Mask, sdpa, sdpaSteps, type Tensor } from "../src/index.ts";
+import { ONE, push, values } from "./caches.ts";
 import { assertClose, assertFails, assertSame, bool, f32, f64, int64, positions, Random } from "./helpers.ts";
 
-/** One row, one head, D = 1, keys and values given: with q = 0 an attend gives means of values. */
 function single(capacity: number | null = null): KVCache {
-  return new KVCache({ batch: 1, numKvHeads: 1, headDim: 1, capacity });
-}
-
-function values(...x: number[]): Tensor<Float32Array> {
-  return f32([1, 1, x.length, 1], x);
-}
-
-function push(cache: KVCache, ...x: number[]): void {
-  cache.append(values(...x), values(...x));
+  return new KVCache({ ...ONE, capacity });
 }
 
 /** The means that Tq queries of 0 see. */
@@ -21,7 +13,7 @@ function means(cache: KVCache, Tq: number, mask: Mask = { causal: true }): numbe
   return [...cache.attend(values(...new Array(Tq).fill(0)), { mask }).data];
 }
 
-test("causal aligns the last query with the last position (B03)", () => {
+test("causal aligns the last query with the last position (ChunkedPrefill)", () => {
   const cache = single();
   push(cache, 1, 2, 4);
   assertClose(means(cache, 3), [1, 1.5, 7 / 3]);
@@ -32,7 +24,7 @@ test("causal aligns the last query with the last position (B03)", () => {
   assertClose(means(cache, 7), [0, 0, 1, 1.5, 7 / 3, 3.75, 6.2]);
 });
 
-test("a window keeps its keys one by one (B24)", () => {
+test("a window keeps its keys one by one", () => {
   const cache = single();
   const seen = [1, 2, 4, 8].map((x) => {
     push(cache, x);
@@ -41,7 +33,7 @@ test("a window keeps its keys one by one (B24)", () => {
   assertClose(seen, [1, 1.5, 7 / 3, 14 / 3]);
 });
 
-test("truncate takes back the draft that was refused, and nothing else (B33)", () => {
+test("truncate takes back the draft that was refused, and nothing else (Rollback)", () => {
   const cache = single();
   push(cache, 1, 2, 4);
   push(cache, 100, 200);
@@ -51,7 +43,7 @@ test("truncate takes back the draft that was refused, and nothing else (B33)", (
   assertClose(means(cache, 1), [23]);
 });
 
-test("after reset a cache is as new (B34)", () => {
+test("after reset a cache is as new (StaleReset)", () => {
   const cache = single();
   push(cache, 1, 2, 4);
   cache.reset();
@@ -208,6 +200,8 @@ test("bad calls change nothing", () => {
   for (const change of [
     { batch: -1 },
     { batch: 2 ** 62 },
+    { batch: 2 ** 32, headDim: 1 },
+    { capacity: 2 ** 50, batch: 1, headDim: 1 }, // more bytes than a processor can address
     { headDim: 2 ** 27, capacity: 2 ** 27 },
     { numKvHeads: 0 },
     { headDim: 0 },

@@ -17,13 +17,13 @@ test("an empty mask hides nothing", () => {
   ]);
 });
 
-test("causal is top-left, and bottom-right by an offset (B04)", () => {
+test("causal is top-left, and bottom-right by an offset (CausalAlignment)", () => {
   assert.deepEqual(rows({ causal: true }, 2, 4), ["1000", "1100"]);
   assert.deepEqual(rows({ causal: true, qOffset: 2 }, 2, 4), ["1110", "1111"]);
   assert.deepEqual(rows({ causal: true, qOffset: -2 }, 4, 2), ["00", "00", "10", "11"]);
 });
 
-test("a window counts the keys beside the query (B10)", () => {
+test("a window counts the keys beside the query (WindowOffByOne)", () => {
   assert.deepEqual(rows({ window: [1, 0] }, 4, 4), ["1000", "1100", "0110", "0011"]);
   assert.deepEqual(rows({ window: [0, 0] }, 2, 3), ["100", "010"]);
   assert.deepEqual(rows({ window: [null, 1] }, 2, 4), ["1100", "1110"]);
@@ -92,6 +92,15 @@ test("bad calls", () => {
   assertFails(table({ keep: f32([4], [0, 0, 0, 0]) }), "dtype_mismatch");
   for (const window of [[-1, 0], [0, -1], [1.5, 0], [NaN, 0], [1], [1, 2, 3], 3, "ab", [true, 0], ["1", 0]]) {
     assertFails(table({ window }), "invalid_config");
+  }
+  for (const sizes of [
+    [-1, 1, 1, 1],
+    [1, 0.5, 1, 1],
+    [1, 1, NaN, 1],
+    [1, 1, "1", 1],
+    [1, 2 ** 10, 2 ** 20, 2 ** 20],
+  ]) {
+    assertFails(() => visible({}, ...(sizes as [number, number, number, number])), "invalid_config");
   }
   for (const causal of [1, 0, "true"]) assertFails(table({ causal }), "invalid_config");
   for (const qOffset of [1.5, NaN, Infinity, true, "2"]) assertFails(table({ qOffset }), "invalid_config");

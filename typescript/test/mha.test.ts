@@ -11,7 +11,7 @@ function identity(n: number): Tensor<Float64Array> {
   );
 }
 
-test("heads are consecutive blocks of channels, merged side by side (B48)", () => {
+test("heads are consecutive blocks of channels, merged side by side (HeadReshape)", () => {
   // One visible key per query, so that each head gives the values of its own position back.
   const x = f64([1, 2, 4], [1, 2, 5, 6, 3, 4, 7, 8]);
   const layer = new MultiHeadAttention({

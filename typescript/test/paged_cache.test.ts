@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { allOrNothing, KVCache, PagedCache, PagePool } from "../src/index.ts";
+import { allOrNothing, KVCache, loadCache, PagedCache, PagePool, saveCache } from "../src/index.ts";
 import { assertUnchanged, draw, mean, ONE, paged, push, SIZES, values } from "./caches.ts";
 import { assertClose, assertFails, assertSame, f32, int64, positions, Random } from "./helpers.ts";
 
@@ -13,7 +13,7 @@ function pages(cache: PagedCache<"float32" | "float64">): number[] {
   return [used, shared, free];
 }
 
-test("a fork copies a page that is half full before it writes (B36)", () => {
+test("a fork copies a page that is half full before it writes", () => {
   const a = one(8);
   push(a, 1, 2);
   const b = a.fork();
@@ -27,7 +27,7 @@ test("a fork copies a page that is half full before it writes (B36)", () => {
   assert.deepEqual(pages(b), [1, 0, 7]);
 });
 
-test("a page that is used again has nothing of what it held (B36)", () => {
+test("a page that is used again has nothing of what it held", () => {
   const cache = one(1);
   push(cache, 7, 7, 7, 7);
   cache.reset();
@@ -36,7 +36,7 @@ test("a page that is used again has nothing of what it held (B36)", () => {
   assert.deepEqual([...cache.read().v.data], [3]);
 });
 
-test("what does not count is written nowhere (B35)", () => {
+test("what does not count is written nowhere", () => {
   const pool = new PagePool({ numPages: 2, pageSize: 4, numKvHeads: 1, headDim: 1 });
   const cache = new PagedCache({ pool, batch: 2 });
   const x = f32([2, 1, 2, 1], [1, 2, NaN, NaN]);
@@ -172,4 +172,29 @@ test("a pool serves caches of its sizes only", () => {
     assertUnchanged(cache, () => assertFails(() => cache.append(k, v, null, { tokens }), code));
   fails("shape_mismatch", int64([2, 3], [1, 2, 3, 4, 5, 6]) as never);
   fails("dtype_mismatch", f32([2, 2], [1, 2, 3, 4]) as never);
+});
+
+test("a page without memory for it fails the append whole", () => {
+  const pool = new PagePool({ numPages: 4, pageSize: 2, numKvHeads: 1, headDim: 1 });
+  const cache = new PagedCache({ pool, batch: 1 });
+  push(cache, 1);
+  const fork = cache.fork();
+  const file = saveCache(cache);
+  const take = pool.take.bind(pool);
+  let left = 0;
+  pool.take = () => {
+    if (left-- > 0) return take();
+    return new PagePool({ numPages: 1, pageSize: 2 ** 50, numKvHeads: 1, headDim: 1 }).take();
+  };
+  for (const before of [0, 1]) {
+    left = before;
+    assertUnchanged(fork, () => assertFails(() => push(fork, 2, 3), "invalid_config"));
+    assert.deepEqual(pages(fork), [1, 1, 3]);
+  }
+  cache.reset();
+  left = 0;
+  assertUnchanged(fork, () => assertFails(() => loadCache(fork, file), "invalid_config"));
+  left = 2;
+  push(fork, 2, 3);
+  assert.deepEqual([...fork.read().v.data], [1, 2, 3]);
 });

@@ -8,6 +8,7 @@ import { after, before, test } from "node:test";
 import { readTensors, type Stored, writeTensors } from "../port/safetensors.ts";
 import { assertClose } from "./helpers.ts";
 import { PortClient, startPort } from "./port_client.ts";
+import { f32, f64, int64 } from "./stored.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "port-"));
 const outputs = join(folder, "out.safetensors");
@@ -21,20 +22,6 @@ after(async () => {
   assert.equal(await port.exited, 0);
   rmSync(folder, { recursive: true });
 });
-
-const f32 = (shape: number[], values: number[]): Stored => ({
-  dtype: "F32",
-  shape,
-  data: Float32Array.from(values),
-});
-const f64 = (shape: number[], values: number[]): Stored => ({
-  dtype: "F64",
-  shape,
-  data: Float64Array.from(values),
-});
-const int64 = (...values: number[]): Stored => {
-  return { dtype: "I64", shape: [values.length], data: BigInt64Array.from(values, BigInt) };
-};
 
 /** An inputs file; the name is that of the case. */
 function inputs(name: string, tensors: Record<string, Stored>): string {
@@ -172,8 +159,8 @@ test("sdpa reads every option, and the dtype of the tensors is that of the resul
     v: f32([1, 1, 4, 1], [3, 6, NaN, NaN]),
     mask: { dtype: "BOOL", shape: [4], data: Uint8Array.of(1, 1, 1, 0) },
     bias: f32([2, 1, 1], [0, 0]),
-    kv_lengths: int64(3),
-    q_offset: int64(1),
+    kv_lengths: int64([1], [3]),
+    q_offset: int64([1], [1]),
     sinks: f32([2], [-Infinity, 0]),
   };
   const config = { causal: true, window: [1, null], scale: 1, softcap: 1e6 };
@@ -226,7 +213,7 @@ test("a cache script goes on after a failed step and tells the code of each", as
       { do: "attend", q: "q", out: "f" },
     ],
   };
-  const tensors = { ones, q, one: int64(1), zero: int64(0) };
+  const tensors = { ones, q, one: int64([1], [1]), zero: int64([1], [0]) };
   const answer = await run("kv_cache", tensors, { config });
   assert.deepEqual(answer.steps, [
     ...["ok", "capacity_exceeded", "ok", "ok", "invalid_config", "ok", "ok", "ok"],
@@ -238,7 +225,7 @@ test("a cache script goes on after a failed step and tells the code of each", as
   assertClose(written("b"), [1], 0);
   assertClose(written("f"), [0], 0);
   assertClose(written("r.k"), [1, 2], 0);
-  assert.deepEqual(readTensors(outputs).get("r.lengths"), int64(2));
+  assert.deepEqual(readTensors(outputs).get("r.lengths"), int64([1], [2]));
   await run("kv_cache", tensors, { config, want: ["r.lengths", "d"] });
   assert.deepEqual([...readTensors(outputs).keys()], ["r.lengths"]);
 });
@@ -288,7 +275,7 @@ test("each code", async () => {
     ["invalid_request", "sdpa", small, { inputs: join(folder, "absent") }],
     ["invalid_request", "sdpa", small, { outputs: 3 }],
     ["shape_mismatch", "sdpa", { ...small, k: f64([1, 1, 2, 2], [1, 2, 3, 4]) }, {}],
-    ["shape_mismatch", "sdpa", { ...small, kv_lengths: int64(1, 1) }, {}],
+    ["shape_mismatch", "sdpa", { ...small, kv_lengths: int64([2], [1, 1]) }, {}],
     ["dtype_mismatch", "sdpa", { ...small, k: f32([1, 1, 2, 1], [1, 2]) }, {}],
     ["dtype_mismatch", "sdpa", { ...small, mask: f64([2], [1, 1]) }, {}],
     [
@@ -303,8 +290,8 @@ test("each code", async () => {
       { ...small, kv_lengths: { dtype: "I32", shape: [1], data: new Uint8Array(4) } },
       {},
     ],
-    ["invalid_config", "sdpa", { ...small, q_offset: int64(0) }, { config: { q_offset: 0 } }],
-    ["invalid_config", "sdpa", { ...small, kv_lengths: int64(3) }, {}],
+    ["invalid_config", "sdpa", { ...small, q_offset: int64([1], [0]) }, { config: { q_offset: 0 } }],
+    ["invalid_config", "sdpa", { ...small, kv_lengths: int64([1], [3]) }, {}],
     ["invalid_config", "mha", mha, { config: { num_heads: 1, num_kv_heads: 2 } }],
     ["invalid_config", "kv_cache", small, { config: { ...cache, batch: -1 } }],
     ["invalid_config", "kv_cache", small, { config: { ...cache, capacity: "9" } }],

@@ -5,8 +5,9 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { readTensors, type Stored, writeTensors } from "../port/safetensors.ts";
+import { readTensors, writeTensors } from "../port/safetensors.ts";
 import { type Answer, type PortClient, startPort } from "./port_client.ts";
+import { f32, f64, int64 } from "./stored.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "port-cache-"));
 const outputs = join(folder, "out.safetensors");
@@ -21,20 +22,14 @@ after(async () => {
   rmSync(folder, { recursive: true });
 });
 
-const f64 = (shape: number[], ...values: number[]): Stored => ({
-  dtype: "F64",
-  shape,
-  data: Float64Array.from(values),
-});
-
 const TENSORS = {
-  x: f64([1, 1, 2, 1], 1, 3),
-  nan: f64([1, 1, 1, 1], NaN),
-  zero: f64([1, 1, 1, 1], 0),
-  narrow: { dtype: "F32", shape: [1, 1, 2, 1], data: Float32Array.of(1, 3) },
-  tokens: { dtype: "I64", shape: [1, 2], data: BigInt64Array.of(7n, 8n) },
-  c: f64([1, 2, 1], 1, 3),
-  none: f64([1, 2, 0]),
+  x: f64([1, 1, 2, 1], [1, 3]),
+  nan: f64([1, 1, 1, 1], [NaN]),
+  zero: f64([1, 1, 1, 1], [0]),
+  narrow: f32([1, 1, 2, 1], [1, 3]),
+  tokens: int64([1, 2], [7, 8]),
+  c: f64([1, 2, 1], [1, 3]),
+  none: f64([1, 2, 0], []),
 };
 
 const SIZES = { batch: 1, num_kv_heads: 1, head_dim: 1 };
@@ -50,7 +45,7 @@ const NEEDED: Record<string, object> = {
 
 async function play(kind: string, steps: object[], more: object = {}): Promise<Answer> {
   const inputs = join(folder, "in.safetensors");
-  writeTensors(inputs, new Map(Object.entries<Stored>(TENSORS)));
+  writeTensors(inputs, new Map(Object.entries(TENSORS)));
   rmSync(outputs, { force: true });
   const config = { kind, ...NEEDED[kind], ...more, steps };
   return port.ask({ cmd: "run", op: "kv_cache", config, inputs, outputs });

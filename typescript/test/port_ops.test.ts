@@ -271,6 +271,7 @@ test("each code", () => {
     ["invalid_config", "sdpa", { dropout: { p: 0.5 } }, {}],
     ["invalid_request", "scoring", { form: null }, {}],
     ["invalid_config", "scoring", { form: "cosine" }, {}],
+    ["invalid_config", "scoring", { form: "dot" }, {}], // which has no weights
     ["invalid_request", "scoring", {}, { w: null }],
     ["invalid_request", "scoring", { form: "additive" }, {}],
     ["invalid_request", "sparse", { pattern: null }, {}],

@@ -18,7 +18,7 @@ function row(values: number[]): Tensor<Float64Array> {
   return f64([1, 1, 1, values.length], values);
 }
 
-test("the two pairings (B14)", () => {
+test("the two pairings (RopePairing)", () => {
   const x = row([1, 2, 3, 4]);
   const half = [-1.984111, 1.959901, 2.462378, 4.0198];
   assertClose(rope(x, { offset: 1 }).data, half, 1e-6);
@@ -31,13 +31,13 @@ test("the two pairings (B14)", () => {
   assertClose([score(false), score(true)], [-3.456429, 1.190051], 1e-6);
 });
 
-test("keys are rotated at their own positions, and queries at theirs (B26)", () => {
+test("keys are rotated at their own positions, and queries at theirs (RopePosition)", () => {
   const k = rope(f64([1, 1, 3, 2], [1, 0, 1, 0, 1, 0]));
   const output = sdpa(rope(row([1, 0]), { offset: 2 }), k, f64([1, 1, 3, 1], [1, 2, 4]), { scale: 1 });
   assertClose(output.data, [2.937694], 1e-6);
 });
 
-test("angles are taken in doubles (B47)", () => {
+test("angles are taken in doubles (AnglePrecision)", () => {
   const x = f32([1, 1, 1, 32], new Float32Array(32));
   const { cos } = ropeSteps(x, { offset: 1857 });
   assertClose([cos.data[1]!], [0.306693], 1e-6);
@@ -134,7 +134,7 @@ test("sinusoidal: a sine and a cosine for each pair, in turns or in halves", () 
   assert.deepEqual(sinusoidalSteps(f64([1, 0, 2], [])).table.shape, [1, 0, 2]);
 });
 
-test("ALiBi slopes, also for head counts that are no power of two (appendix B)", () => {
+test("ALiBi slopes, also for head counts that are no power of two (AlibiSlopes)", () => {
   assertClose(alibiSlopes(1), [2 ** -8], 0);
   assertClose(alibiSlopes(4), [2 ** -2, 2 ** -4, 2 ** -6, 2 ** -8], 0);
   assertClose(alibiSlopes(3), [2 ** -4, 2 ** -8, 2 ** -2], 0);

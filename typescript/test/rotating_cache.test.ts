@@ -11,7 +11,7 @@ function windowMask(first: number, Tq: number, T: number, window: number, keep: 
   return { keep: bool([Tq, T], table) };
 }
 
-test("nothing is lost when the length becomes the window (B24)", () => {
+test("nothing is lost when the length becomes the window", () => {
   const cache = new RotatingCache({ ...ONE, window: 3 });
   const seen = [1, 2, 4, 8].map((x) => {
     push(cache, x);
@@ -28,7 +28,7 @@ test("the first tokens stay", () => {
   assert.deepEqual([cache.lengths, cache.read().lengths, cache.stats().positions], [[4], [2], [3]]);
 });
 
-test("any chunks, also beyond the window, are a full cache with the mask, bit for bit (B03)", () => {
+test("any chunks, also beyond the window, are a full cache with the mask, bit for bit (ChunkedPrefill)", () => {
   const random = new Random(50);
   for (let round = 0; round < 60; round++) {
     const [window, keep] = [random.integer(1, 6), random.integer(0, 3)];
@@ -50,7 +50,7 @@ test("any chunks, also beyond the window, are a full cache with the mask, bit fo
   }
 });
 
-test("a rollback within the window is exact, and one beyond it is refused (B33)", () => {
+test("a rollback within the window is exact, and one beyond it is refused (Rollback)", () => {
   const random = new Random(51);
   for (let round = 0; round < 60; round++) {
     const [window, keep] = [random.integer(1, 5), random.integer(0, 2)];

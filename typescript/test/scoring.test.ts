@@ -99,6 +99,16 @@ test("bad calls", () => {
   };
   assert.doesNotThrow(() => scoringSteps("additive", x, x, x, additive));
   assertFails(() => scoringSteps("additive", x, x, x, { ...additive, wV: null }), "invalid_config");
+  const w = f64([2, 2], [1, 2, 3, 4]);
+  for (const [form, other] of [
+    ["additive", { ...additive, w }],
+    ["general", { w, wV: additive.wV }],
+    ["dot", { w }],
+    ["scaled", additive],
+  ] as const) {
+    assertFails(() => scoringSteps(form, x, x, x, other), "invalid_config", /expected nothing for the form/);
+  }
+  assert.doesNotThrow(() => scoringSteps("dot", x, x, x, { wQ: null, w: undefined }));
   assertFails(
     () => scoringSteps("additive", x, x, x, { ...additive, wV: f64([2], [1, 2]) }),
     "shape_mismatch",

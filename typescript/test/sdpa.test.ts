@@ -1,7 +1,4 @@
-/**
- * Cases that a person can check; the numbers are those of the notes on real reports, B.. being their names
- * there.
- */
+/** Cases that a person can check; the names in brackets are the flags of docs/traps.md. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -37,7 +34,7 @@ test("ln 2 against 0 weighs 2/3 against 1/3", () => {
   assertClose(scores.data, [0, Math.LN2], 0);
 });
 
-test("a row without a visible key is 0, its lse -inf (B01)", () => {
+test("a row without a visible key is 0, its lse -inf (FullyMaskedRow)", () => {
   const mask = { keep: bool([2, 2], [1, 1, 0, 0]) };
   const { output, weights, lse } = scoreForm([0, Math.LN2], [3, 6], { mask }, 2);
   assertClose(output.data, [5, 0], 1e-15);
@@ -45,7 +42,7 @@ test("a row without a visible key is 0, its lse -inf (B01)", () => {
   assertClose(lse.data, [Math.log(3), -Infinity], 1e-15);
 });
 
-test("causal alignment is stated: top-left without an offset (B03, B04, B23)", () => {
+test("causal alignment is stated: top-left without an offset (CausalAlignment)", () => {
   assertClose(uniform([1, 2, 4, 8, 16], 5, { causal: true }), [1, 1.5, 7 / 3, 3.75, 6.2], 1e-14);
   assertClose(uniform([1, 2, 4, 8, 16], 2, { causal: true, qOffset: 3 }), [3.75, 6.2], 1e-14);
   assertClose(uniform([1, 2, 4, 8], 2, { causal: true }), [1, 1.5], 1e-14);
@@ -54,7 +51,7 @@ test("causal alignment is stated: top-left without an offset (B03, B04, B23)", (
   assertClose(uniform([1, 3], 4, { causal: true }), [1, 2, 2, 2], 1e-14);
 });
 
-test("the window counts keys beside the query, with and without causal (B10, B18)", () => {
+test("the window counts keys beside the query, with and without causal (WindowOffByOne)", () => {
   assertClose(uniform([1, 2, 4, 8], 4, { window: [1, 0], causal: true }), [1, 1.5, 3, 6], 1e-14);
   assertClose(uniform([1, 2, 4], 3, { window: [1, 0] }), [1, 1.5, 3], 1e-14);
   assertClose(uniform([1, 2, 4, 8], 4, { window: [0, 0] }), [1, 2, 4, 8], 1e-14);
@@ -62,11 +59,11 @@ test("the window counts keys beside the query, with and without causal (B10, B18
   assertClose(uniform([1, 2, 4], 3, { causal: true, keep: bool([1, 1, 1, 1], [1]) }), [1, 1.5, 7 / 3], 1e-14);
 });
 
-test("true in a mask means attend (B17)", () => {
+test("true in a mask means attend (MaskPolarity)", () => {
   assertClose(uniform([1, 3], 2, { keep: bool([2, 2], [1, 0, 1, 1]) }), [1, 2], 1e-14);
 });
 
-test("the softcap comes before the mask, the scale before the softcap (B09)", () => {
+test("the softcap comes before the mask, the scale before the softcap (SoftcapOrder)", () => {
   assertClose(
     scoreForm([1, 3], [5, 100], { softcap: 2, mask: { keep: bool([2], [1, 0]) } }).output.data,
     [5],
@@ -91,7 +88,7 @@ test("a bias is added as it is, also 0 and 1, and only -inf hides", () => {
   assertClose(hidden.biased.data, [NaN, Math.LN2, 0], 0);
 });
 
-test("consecutive query heads share a KV head (B13)", () => {
+test("consecutive query heads share a KV head (GqaTile)", () => {
   const heads = (Hq: number, values: number[]) =>
     sdpa(f64([1, Hq, 1, 1], new Float64Array(Hq)), f64([1, values.length, 1, 1], values), {
       ...f64([1, values.length, 1, 1], values),
@@ -100,7 +97,7 @@ test("consecutive query heads share a KV head (B13)", () => {
   assertClose(heads(6, [10, 20, 30]), [10, 10, 20, 20, 30, 30], 0);
 });
 
-test("the scale: absent is 1/sqrt(D), 0 is 0; Dv may differ from D (B38)", () => {
+test("the scale: absent is 1/sqrt(D), 0 is 0; Dv may differ from D (AbsentIsNotZero, ValueDim)", () => {
   const q = f64([1, 1, 1, 4], [1, 1, 1, 1]);
   const k = f64([1, 1, 2, 4], [0, 0, 0, 0, ...new Array(4).fill(Math.LN2 / 2)]);
   const v = f64([1, 1, 2, 3], [3, 0, 1, 6, 3, 1]);
@@ -111,7 +108,7 @@ test("the scale: absent is 1/sqrt(D), 0 is 0; Dv may differ from D (B38)", () =>
   assertClose(sdpa(q, k, v, { scale: 1 }).data, [5.4, 2.4, 1], 1e-14);
 });
 
-test("huge scores: scaled before they are summed, shifted before exp (B39)", () => {
+test("huge scores: scaled before they are summed, shifted before exp (Overflow)", () => {
   assertClose(scoreForm([Infinity, 0], [3, 6]).output.data, [NaN], 0);
   assertClose(scoreForm([Infinity, 0], [3, 6]).weights.data, [NaN, NaN], 0);
   assertClose(scoreForm([-1e5, -1e5 + Math.LN2], [3, 6]).output.data, [5], 1e-10);
@@ -163,7 +160,7 @@ test("a sink joins the denominator and the lse, and carries no value", () => {
   assertClose(scoreForm([0], [3], { sinks: f64([1], [-Infinity]) }).output.data, [3], 0);
 });
 
-test("the last channel counts at every size (B22)", () => {
+test("the last channel counts at every size", () => {
   for (const D of [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33]) {
     const q = f64([1, 1, 1, D], new Float64Array(D).fill(1));
     const k = f64([1, 1, 1, D], [...new Array(D - 1).fill(1), 10]);
@@ -172,7 +169,7 @@ test("the last channel counts at every size (B22)", () => {
   }
 });
 
-test("sizes of 0 have the right shapes (B23)", () => {
+test("sizes of 0 have the right shapes", () => {
   const call = (B: number, Tq: number, Tk: number, Dv = 3) =>
     sdpaSteps(
       f32([B, 2, Tq, 4], new Float32Array(B * 2 * Tq * 4)),
@@ -191,14 +188,14 @@ test("sizes of 0 have the right shapes (B23)", () => {
   assert.deepEqual(sdpa(none, none, none).shape, [1, 0, 2, 4]);
 });
 
-test("lengths per row, one of them 0 (B23)", () => {
+test("lengths per row, one of them 0", () => {
   const v = f64([2, 1, 2, 1], [7, 7, 1, 3]);
   const { output, lse } = sdpaSteps(f64([2, 1, 1, 1], [0, 0]), v, v, { mask: { kvLengths: [0, 2] } });
   assertClose(output.data, [0, 2], 0);
   assertClose(lse.data, [-Infinity, Math.LN2], 1e-15);
 });
 
-test("subnormal values stay (B45)", () => {
+test("subnormal values stay", () => {
   const v = f32([1, 1, 2, 1], [1e-40, 1e-40]);
   assertClose(sdpa(f32([1, 1, 1, 1], [0]), v, v).data, v.data.subarray(1), 0);
 });

@@ -158,4 +158,7 @@ test("bad calls", () => {
   assertFails(() => sparseSteps(x, x, x, window, { causal: 1 as never }), "invalid_config");
   assertFails(() => sparseSteps(x, x, x, window, { scale: Infinity }), "invalid_config");
   assertFails(() => sparseSteps(x, x, f64([1, 1, 1, 1], [1]), window), "shape_mismatch");
+  for (const Tq of [-1, 1.5, 2 ** 50]) {
+    assertFails(() => sparseMask(window, Tq, 1), "invalid_config");
+  }
 });
