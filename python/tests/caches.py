@@ -1,6 +1,6 @@
 """Caches of every kind of one size, and random traces of steps to be replayed on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,16 +48,62 @@ class Step:
 
     def apply(self, cache: Any) -> None:
         if self.name == "truncate":
-            cache.truncate([n % (most + 1) for n, most in zip(self.arguments, ends(cache), strict=True)])
+            cache.truncate(self.ends(cache))
         elif self.name == "reorder":
-            cache.reorder([n % B for n in self.arguments])
+            cache.reorder(self.order)
         else:
             cache.reset()
 
+    def ends(self, cache: Any) -> list[int]:
+        """What truncate asks for: positions in a rotating cache, slots elsewhere."""
+        most = (cache.row_lengths if cache.kind == "rotating" else cache.lengths).tolist()
+        return [n % (m + 1) for n, m in zip(self.arguments, most, strict=True)]
 
-def ends(cache: Any) -> list[int]:
-    """What truncate may be asked for: positions in a rotating cache, slots elsewhere."""
-    return (cache.row_lengths if cache.kind == "rotating" else cache.lengths).tolist()
+    @property
+    def order(self) -> list[int]:
+        return [n % B for n in self.arguments]
+
+
+class Held:
+    """The positions that a rotating cache must hold, as sets, from what it holds now on."""
+
+    def __init__(self, cache: Any) -> None:
+        positions = cache.content().positions.tolist()
+        self.rows = [{j for j in row if j >= 0} for row in positions]
+        self.ends = cache.row_lengths.tolist()
+
+    def refuses(self, step: Append | Step, cache: Any) -> bool:
+        """Whether a query right behind a rollback would miss a part of its window."""
+        if isinstance(step, Append) or step.name != "truncate":
+            return False
+        needed = (_seen(n, range(n)) for n in step.ends(cache))
+        return any(not seen <= row for seen, row in zip(needed, self.rows, strict=True))
+
+    def follow(self, step: Append | Step, cache: Any) -> None:
+        """What the step, which the cache has not taken yet, makes of the rows."""
+        if isinstance(step, Append):
+            for b, count in enumerate(step.lengths.tolist()):
+                end = self.ends[b]
+                if count:  # a row that nothing comes to forgets nothing
+                    self.rows[b] = _seen(end, self.rows[b]) | set(range(end, end + count))
+                self.ends[b] += count
+        elif step.name == "truncate":
+            self.ends = step.ends(cache)
+            self.rows = [{j for j in row if j < n} for row, n in zip(self.rows, self.ends, strict=True)]
+        elif step.name == "reorder":
+            self.rows, self.ends = ([rows[b] for b in step.order] for rows in (self.rows, self.ends))
+        else:
+            self.rows, self.ends = [set() for _ in range(B)], [0] * B
+
+    def check(self, cache: Any) -> None:
+        assert cache.row_lengths.tolist() == self.ends
+        positions = cache.content().positions.tolist()
+        assert [[j for j in row if j >= 0] for row in positions] == [sorted(row) for row in self.rows]
+
+
+def _seen(end: int, positions: Iterable[int]) -> set[int]:
+    """Those that a query on position `end` sees."""
+    return {j for j in positions if j < KEEP or end - j < WINDOW}
 
 
 @st.composite

@@ -7,6 +7,8 @@ from backends import DTYPES, HAS_TORCH, Backend, backends
 from hypothesis import settings
 from ports import Driver, libraries
 
+from rosetta_port import numpy_port
+
 # The same examples in every run: a failure that appears tomorrow comes from a change, not from luck.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("repeatable")
@@ -35,6 +37,12 @@ def lib(request: pytest.FixtureRequest) -> Backend:
 @pytest.fixture(params=libraries(), ids=lambda library: library.name)
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
     return Driver(request.param, tmp_path)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Driver:
+    """NumPy's alone, which has every op and every cache."""
+    return Driver(numpy_port.LIBRARY, tmp_path)
 
 
 @pytest.fixture(params=DTYPES)

@@ -85,7 +85,7 @@ def problems(draw: st.DrawFn, *, extras: bool = True, lengths: bool = False, emp
 
 
 def layouts(x: np.ndarray) -> dict[str, np.ndarray]:
-    """The same values in other places of memory (B37)."""
+    """The same values in other places of memory."""
     wide = np.repeat(x, 2, axis=-1)
     return {
         "fortran": np.asfortranarray(x),

@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from caches import KINDS, SIZES, append, snapshot
 from safetensors import safe_open
 
 import rosetta_attention as ra
-from rosetta_attention.tensor_file import read_tensors, write_tensors
+from rosetta_attention.tensor_file import TYPES, read_tensors, write_tensors
 
 ALL = {
     **KINDS,
@@ -46,6 +47,31 @@ def test_a_file_is_what_others_read_too(kind, dtype, path):
     ra.load(other, path)
     assert snapshot(other) == snapshot(cache)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+# Each type that a file may hold, with a scalar and an array of no elements.
+ARRAYS = {name: np.arange(1, 7).astype(dtype).reshape(2, 3) for name, dtype in TYPES.items()}
+ARRAYS |= {"scalar": np.array(2.5), "empty": np.zeros((2, 0), np.float32)}
+
+
+def bits(arrays):
+    return {name: (str(x.dtype), x.shape, x.tobytes()) for name, x in arrays.items()}
+
+
+def test_the_package_safetensors_reads_what_is_written(path):
+    write_tensors(path, ARRAYS, {"one": "text"})
+    entries = safetensors.deserialize(path.read_bytes())
+    got = {name: np.frombuffer(x["data"], TYPES[x["dtype"]]).reshape(x["shape"]) for name, x in entries}
+    assert bits(got) == bits(ARRAYS)
+    with safe_open(path, "np") as file:
+        assert file.metadata() == {"one": "text"}
+
+
+def test_what_the_package_safetensors_writes_is_read(path):
+    safetensors.numpy.save_file(ARRAYS, path, {"one": "text"})
+    arrays, metadata = read_tensors(path)
+    assert bits(arrays) == bits(ARRAYS)
+    assert metadata == {"one": "text"}
 
 
 def refuse(code, cache, path):

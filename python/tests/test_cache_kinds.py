@@ -41,7 +41,7 @@ def positions(cache) -> list[int]:
 
 
 def test_nothing_leaves_a_window_that_is_just_full():
-    """B24."""
+    """WindowBoundary."""
     cache, rows = rotating(3), []
     for value in [1, 2, 4, 8, 16, 32, 64]:
         add(cache, value)
@@ -61,7 +61,7 @@ def test_first_tokens_stay():
 
 @pytest.mark.parametrize("make", [whole, rotating, paged], ids=["contiguous", "rotating", "paged"])
 def test_keep_one_of_two_drafts(make):
-    """B33."""
+    """Rollback."""
     cache = make(window=9) if make is rotating else make()
     add(cache, 1, 2, 4)
     add(cache, 100, 200)
@@ -71,7 +71,7 @@ def test_keep_one_of_two_drafts(make):
 
 
 def test_a_window_rolls_back_only_as_far_as_it_is_held():
-    """B33."""
+    """Rollback."""
     cache = rotating(3)
     add(cache, 1, 2, 4, 8)
     add(cache, 16, 32)  # forgets 0 and 1
@@ -85,7 +85,7 @@ def test_a_window_rolls_back_only_as_far_as_it_is_held():
 
 
 def test_forks_of_a_page_that_is_not_full():
-    """B36."""
+    """CopyOnWrite."""
     first = paged()
     add(first, 1, 2)
     second = first.fork()
@@ -102,7 +102,7 @@ def test_forks_of_a_page_that_is_not_full():
 
 
 def test_padding_writes_to_no_page():
-    """B35: slots 0 and 1 of the pool are written, the last one is not."""
+    """PadSlot: slots 0 and 1 of the pool are written, the last one is not."""
     cache = paged(num_pages=2)
     add(cache, 5, np.nan, lengths=np.int64([1]))
     add(cache, np.nan, 6, lengths=np.int64([1]), padding="left")
@@ -229,7 +229,7 @@ def test_shifted_keys_stand_where_they_would_have(kind, options):
 
 @pytest.mark.parametrize("chunks", [(3,), (2, 1), (1, 1, 1)])
 def test_rope_by_hand(chunks):
-    """B26: 2.380015 for a new token at position 0, 2.163366 for keys that are turned twice."""
+    """RopePosition: 2.380015 for a new token at position 0, 2.163366 for keys that are turned twice."""
     cache = ra.KVCache(1, 1, 2, 1, dtype="float64", rope=ra.Rope())
     unit, v = np.array([1.0, 0]).reshape(1, 1, 1, 2), column([1, 2, 4])
     for start, count in zip(np.cumsum((0, *chunks)), chunks, strict=False):
@@ -240,7 +240,7 @@ def test_rope_by_hand(chunks):
 
 
 def test_two_parts_merge_to_the_whole():
-    """B29."""
+    """LseNatural."""
     parts, v = [whole(), whole()], column([0, 4, 4, 4])
     parts[0].append(ZERO, v[:, :, :1])
     parts[1].append(np.zeros((1, 1, 3, 1)), v[:, :, 1:])

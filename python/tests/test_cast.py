@@ -5,6 +5,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from values import leaves, normal
 
 import rosetta_attention as ra
 
@@ -16,10 +17,6 @@ INF, NAN = np.inf, np.nan
 @pytest.fixture(params=HALF)
 def half(request):
     return request.param
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def test_every_code_goes_round(half):
@@ -122,13 +119,6 @@ CALLS = {
 }
 
 
-def leaves(value, name=""):
-    if isinstance(value, tuple):
-        names = getattr(value, "_fields", [""] * len(value))
-        return [leaf for part in zip(value, names, strict=True) for leaf in leaves(*part)]
-    return [(name, value)]
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_an_op_runs_in_f32_and_rounds_once(name, half):
     got = leaves(CALLS[name](lambda x: ra.cast(x, half)))
@@ -140,6 +130,16 @@ def test_an_op_runs_in_f32_and_rounds_once(name, half):
         else:
             assert x.dtype == HALF[half], part
             assert x.tobytes() == ra.narrow(y, half).tobytes(), part
+
+
+def test_half_types_are_bound_to_the_signature_as_others_are(half):
+    for q in (normal(1, 1, 2, 4), ra.cast(normal(1, 1, 2, 4), half)):
+        with pytest.raises(TypeError, match="positional argument"):
+            ra.sdpa(q, q, q, q)
+        with pytest.raises(TypeError, match="multiple values for argument 'q'"):
+            ra.sdpa(q, q, q, q=q)
+        with pytest.raises(TypeError, match=r"missing .* argument: 'v'"):
+            ra.sdpa(q, q)
 
 
 def test_types_are_not_mixed(half):

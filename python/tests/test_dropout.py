@@ -64,7 +64,7 @@ def test_an_offset_continues_the_stream():
 
 
 def test_attention_drops_weights_by_their_index():
-    """Of (B, Hq, Tq, Tk) in row-major order; the kept ones are not normalised again (B49)."""
+    """Of (B, Hq, Tq, Tk) in row-major order; the kept ones are not normalised again (DropoutScale)."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 3, 4, 5)) for _ in range(3))
     option = ra.Dropout(0.4, 9)

@@ -1,10 +1,15 @@
 """The same bad call gives the same code in every library, and a message that names function and argument."""
 
 import re
+from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from backends import Backend
+
+import rosetta_attention as ra
+from rosetta_attention.checks import dtype_name
 
 SHAPE, DTYPE, CONFIG, CAPACITY = "shape_mismatch", "dtype_mismatch", "invalid_config", "capacity_exceeded"
 INT, BOOL = "int64", "bool"
@@ -58,6 +63,10 @@ SDPA = [
     ("q_offset", SHAPE, {"mask": {"q_offset": [0, 0, 0]}}),
     ("q_offset", CONFIG, {"mask": {"q_offset": 1.5}}),
     ("q_offset", CONFIG, {"mask": {"q_offset": True}}),
+    ("q_offset", CONFIG, {"mask": {"q_offset": 2**70}}),
+    ("q_offset", CONFIG, {"mask": {"q_offset": -(2**70)}}),
+    ("window", CONFIG, {"mask": {"window": (2**70, None)}}),
+    ("window", CONFIG, {"mask": {"window": (None, 2**70)}}),
     ("causal", CONFIG, {"mask": {"causal": "yes"}}),
     ("causal", CONFIG, {"mask": {"causal": 1}}),
     ("window", CONFIG, {"mask": {"window": (-1, 0)}}),
@@ -109,6 +118,77 @@ def test_softmax(lib):
     refuse(lib, DTYPE, "x", lambda: lib.api.softmax(lib.array([1], INT)))
     refuse(lib, DTYPE, "sink", lambda: lib.api.softmax_lse(lib.array([1.0]), lib.array(1, "float32")))
     refuse(lib, SHAPE, "sink", lambda: lib.api.softmax_lse(zeros(lib, 2, 3), zeros(lib, 3)))
+
+
+@pytest.mark.parametrize("offset", [2**70, -(2**70), 2**63 - 1], ids=str)
+def test_rope_beyond_the_farthest_position(lib, offset):
+    refuse(lib, CONFIG, "offset", lambda: lib.api.rope(zeros(lib, 1, 1, 2, 4), lib.api.Rope(offset=offset)))
+
+
+def far_calls():
+    """Calls of NumPy's alone with an integer that 64 bits do not hold."""
+    far, x = 2**70, np.zeros((1, 1, 2, 4))
+    dynamic = ra.Rope(scaling=ra.DynamicScaling(2.0, 4, far))
+    return [
+        ("q_offset", lambda: ra.alibi(x, q_offset=far)),
+        ("q_offset", lambda: ra.relative_bias(x, np.zeros((4, 1)), q_offset=-far)),
+        ("max_distance", lambda: ra.relative_bias(x, np.zeros((4, 1)), max_distance=far)),
+        ("offset", lambda: ra.sinusoidal(x[0], offset=far)),
+        ("length", lambda: ra.rope(x, dynamic)),
+        ("group", lambda: ra.quantise(x, "int8", far)),
+        ("group", lambda: ra.QuantisedCache(1, 1, 4, format="int8", group=far)),
+        ("window", lambda: ra.RotatingCache(1, 1, 4, window=far)),
+        ("stride", lambda: ra.sparse(x, x, x, ra.Strided(far))),
+        ("left", lambda: ra.sparse(x, x, x, ra.Window(far, 0))),
+        ("tokens", lambda: ra.sparse(x, x, x, ra.Global(1, 1, [far]))),
+        ("block_q", lambda: ra.flash(x, x, x, block_q=far)),
+        ("capacity", lambda: ra.KVCache(1, 1, 4, capacity=far)),
+        ("capacity", lambda: ra.LatentCache(1, 3, 1, capacity=2**62)),
+    ]
+
+
+@pytest.mark.parametrize(("argument", "call"), far_calls())
+def test_an_integer_that_64_bits_do_not_hold(argument, call):
+    with pytest.raises(ra.InvalidConfig, match=f": {argument}: expected .+, got"):
+        call()
+
+
+NUMBERS = {
+    "scale": lambda api, x, n: api.sdpa(x, x, x, scale=n),
+    "softcap": lambda api, x, n: api.sdpa(x, x, x, softcap=n),
+    "base": lambda api, x, n: api.rope(x, api.Rope(base=n)),
+    "factor": lambda api, x, n: api.rope(x, api.Rope(scaling=api.LinearScaling(n))),
+    "attention_factor": lambda api, x, n: api.rope(
+        x, api.Rope(scaling=api.YarnScaling(2.0, 4, attention_factor=n))
+    ),
+    "eps": lambda api, x, n: api.layer_norm(x, x[0, 0, 0], x[0, 0, 0], eps=n),
+    "p": lambda api, x, n: api.sdpa(x, x, x, dropout=api.Dropout(n, 1)),
+    "alpha": lambda api, x, n: api.swiglu(x, x, alpha=n),
+}
+
+
+@pytest.mark.parametrize("n", [2**63, 10**400], ids=["2^63", "10^400"])
+@pytest.mark.parametrize("argument", NUMBERS)
+def test_a_number_that_is_an_integer_that_64_bits_do_not_hold(lib, argument, n):
+    refuse(lib, CONFIG, argument, lambda: NUMBERS[argument](lib.api, zeros(lib, 1, 1, 2, 4), n))
+
+
+def test_the_name_of_an_element_type_is_its_own():
+    for _ in range(2):  # made, and remembered
+        for name in ("float32", "float64", "float16", "int64", "bool"):
+            assert dtype_name(np.zeros(1, name)) == name
+            assert dtype_name(SimpleNamespace(dtype=name)) == name
+        assert dtype_name(np.zeros(1, ml_dtypes.bfloat16)) == "bfloat16"
+        assert dtype_name(np.zeros(1, ">f4")) == ">f4"
+        assert dtype_name(np.zeros(1, "longlong")) == "int64"
+        assert dtype_name(1.0) == "float"
+        assert dtype_name(True) == "bool"
+        assert dtype_name(None) == "NoneType"
+
+
+def test_feed_forward_of_no_axis(lib):
+    layer = lib.api.FeedForward(zeros(lib, 4, 2), zeros(lib, 2, 4))
+    refuse(lib, SHAPE, "x", lambda: layer(zeros(lib)))
 
 
 def test_visible(lib):

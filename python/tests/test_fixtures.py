@@ -8,6 +8,7 @@ import pytest
 from golden import Golden, golden
 from ports import libraries
 
+from rosetta_port import Library, numpy_port
 from rosetta_port.serve import Port
 
 CASES: dict[str, list[Golden]] = {}
@@ -19,22 +20,38 @@ def test_the_committed_cases_are_here():
     assert sum(map(len, CASES.values())) > 900
 
 
-@pytest.fixture(scope="module", params=libraries(), ids=lambda library: library.name)
-def port(request):
-    port = Port(request.param)
+def claimed(library: Library) -> dict[str, list[Golden]]:
+    """The cases that a library claims; the groups where there are any."""
+    ops = library.ops()
+    found = {group: [case for case in cases if case.claimed(ops)] for group, cases in CASES.items()}
+    return {group: cases for group, cases in found.items() if cases}
+
+
+CLAIMED = [
+    pytest.param(library, cases, id=f"{library.name}-{group}")
+    for library in libraries()
+    for group, cases in claimed(library).items()
+]
+
+
+def test_numpy_claims_every_case():
+    assert claimed(numpy_port.LIBRARY) == CASES
+
+
+@pytest.mark.parametrize("library", libraries(), ids=lambda library: library.name)
+def test_every_op_of_a_library_is_walked(library):
+    assert {case.case["op"] for cases in claimed(library).values() for case in cases} == set(library.ops())
+
+
+@pytest.mark.parametrize(("library", "cases"), CLAIMED)
+def test_cases(library, cases, tmp_path):
+    port, failures = Port(library), []
     port.answer(b'{"cmd": "start", "protocol": 1}')
-    return port
-
-
-@pytest.mark.parametrize("group", CASES)
-def test_cases(port, tmp_path, group):
-    ops, failures = port.library.ops(), []
-    for case in CASES[group]:
-        if case.claimed(ops):
-            try:
-                check(case, port, tmp_path / "out.safetensors")
-            except AssertionError as error:
-                failures.append(f"{case.id}: {error}")
+    for case in cases:
+        try:
+            check(case, port, tmp_path / "out.safetensors")
+        except AssertionError as error:
+            failures.append(f"{case.id}: {error}")
     assert not failures, "\n".join(failures[:5])
 
 

@@ -42,7 +42,7 @@ CAUSAL = {"causal": True}
 
 @pytest.mark.parametrize("chunks", [[5], [3, 2], [1, 1, 1, 1, 1], [0, 2, 0, 3]], ids=str)
 def test_any_split_into_chunks(lib, cache, chunks):
-    """B03: a square causal mask is wrong for the second chunk."""
+    """ChunkedPrefill: a square causal mask is wrong for the second chunk."""
     rows, values = [], [1, 2, 4, 8, 16]
     for size in chunks:
         append(lib, cache, values[len(rows) : len(rows) + size])
@@ -51,7 +51,7 @@ def test_any_split_into_chunks(lib, cache, chunks):
 
 
 def test_decode_with_a_window(lib, cache):
-    """B24: nothing leaves the window of 3 before position 3."""
+    """WindowBoundary: nothing leaves the window of 3 before position 3."""
     rows = []
     for value in [1, 2, 4, 8, 16, 32, 64]:
         append(lib, cache, [value])
@@ -60,7 +60,7 @@ def test_decode_with_a_window(lib, cache):
 
 
 def test_keep_one_of_two_drafts(lib, cache):
-    """B33."""
+    """Rollback."""
     append(lib, cache, [1, 2, 4])
     append(lib, cache, [100, 200])
     cache.truncate([4])
@@ -70,7 +70,7 @@ def test_keep_one_of_two_drafts(lib, cache):
 
 
 def test_reset_forgets(lib, cache):
-    """B34."""
+    """StaleReset."""
     append(lib, cache, [1, 2, 3])
     cache.reset()
     assert len(cache) == 0
@@ -81,7 +81,7 @@ def test_reset_forgets(lib, cache):
 
 
 def test_two_caches_share_nothing(lib):
-    """B34."""
+    """CacheAliasing."""
     first, second = lib.cache(1, 1, 1), lib.cache(1, 1, 1)
     append(lib, first, [1, 2, 3])
     assert len(second) == 0

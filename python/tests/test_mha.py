@@ -27,7 +27,7 @@ def steps(lib: Backend, layer, x, context=None, *, mask=None, **options):
 
 
 def test_heads_are_merged_side_by_side(lib):
-    """B48: two positions that each see only themselves give their values back, not tokens and heads mixed."""
+    """HeadReshape: two positions that each see only themselves give their values back, not tokens and heads mixed."""
     x = np.array([[[1.0, 2, 5, 6], [3, 4, 7, 8]]])
     attention = layer(lib, w_q=4, w_k=4, w_v=4, w_o=4, num_heads=2)
     output, weights, lse = steps(lib, attention, x, mask={"window": (0, 0)})
@@ -144,7 +144,7 @@ class TestWhatCameLater:
         return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
 
     def test_packed_projections(self):
-        """B48: two ways to lay out fused weights."""
+        """PackedLayout: two ways to lay out fused weights."""
         w = self.weights(kv_heads=2) | {"b_q": np.arange(8.0), "b_k": np.arange(4.0), "b_v": -np.arange(4.0)}
         plain = ra.MultiHeadAttention(**w, num_heads=4, num_kv_heads=2)
         for kind in "wb":

@@ -4,14 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from values import normal
 
 import rosetta_attention as ra
 
 INF, NAN = np.inf, np.nan
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 # The weights of each form: A 7, Dq and Dk 4.

@@ -7,7 +7,7 @@ import pytest
 from ports import MHA, SDPA, Driver, column
 
 import rosetta_attention as ra
-from rosetta_port import Library, numpy_port
+from rosetta_port import Library
 
 
 def ones(*shape):
@@ -54,9 +54,17 @@ GOOD["transformer"] = (
 )
 
 
-@pytest.fixture
-def port(tmp_path):
-    return Driver(numpy_port.LIBRARY, tmp_path)
+@pytest.mark.parametrize(
+    ("form", "foreign"), [("dot", "w"), ("scaled", "w_v"), ("general", "w_q"), ("additive", "w")]
+)
+def test_weights_of_another_score_function(port, form, foreign):
+    arrays, _ = GOOD["scoring"]
+    own = {"w": ones(3, 3)} if form == "general" else {}
+    own |= {"w_q": ones(4, 3), "w_k": ones(4, 3), "w_v": ones(4)} if form == "additive" else {}
+    port.ok("scoring", arrays | own, config={"form": form})
+    answer = port.run("scoring", arrays | own | {foreign: ones(3, 3)}, config={"form": form})
+    port.refused(answer, "invalid_config")
+    assert foreign in answer["message"]
 
 
 def test_there_is_a_good_request_for_every_op(port):
@@ -114,6 +122,7 @@ def test_outputs_by_name(port, op, outputs):
         ("invalid_config", "cast", {"to": 32}),
         ("invalid_request", "scoring", {"form": None}),
         ("invalid_config", "scoring", {"form": "cosine"}),
+        ("invalid_request", "scoring", {"form": "general"}),
         ("invalid_request", "dropout", {"seed": None}),
         ("invalid_config", "dropout", {"seed": 1.5}),
         ("invalid_request", "sparse", {"pattern": None}),

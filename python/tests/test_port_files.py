@@ -12,7 +12,7 @@ INF, NAN = np.inf, np.nan
 
 
 def test_a_header_of_an_odd_length(tmp_path):
-    """B40: also a scalar, an empty tensor, an unreadable type, and names out of order."""
+    """FileLayout: also a scalar, an empty tensor, an unreadable type, and names out of order."""
     content = raw_file(
         {
             "z": ("F32", [], struct.pack("<f", 1.5)),
@@ -37,7 +37,7 @@ def test_a_header_of_an_odd_length(tmp_path):
 
 
 def test_every_layout_is_written_by_value(tmp_path):
-    """B21."""
+    """AxisOrder."""
     matrix = np.float64([[1, 2, 3], [4, 5, 6]])
     arrays = {
         "fortran": np.asfortranarray(matrix),
@@ -63,7 +63,7 @@ def test_half_types_are_written_as_they_are(tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_special_values_pass_bit_by_bit(driver, dtype):
-    """B44: through a file, a cache and a file."""
+    """Through a file, a cache and a file."""
     kind = np.finfo(dtype)
     values = np.array([NAN, INF, -INF, -0.0, kind.smallest_subnormal, kind.max, 0.1], dtype)
     arrays = {"k": values.reshape(1, 1, -1, 1), "v": values.reshape(1, 1, -1, 1)}

@@ -25,7 +25,7 @@ def frequencies(scaling=None, *, length=4, R=8, base=10000.0):
 
 class TestRope:
     def test_the_two_pairings(self):
-        """B14."""
+        """RopePairing."""
         x = heads([1, 2, 3, 4])
         half = ra.rope(x, ra.Rope(offset=1)).ravel()
         np.testing.assert_allclose(half, [-1.984111, 1.959901, 2.462378, 4.019800], atol=1e-6)
@@ -40,7 +40,7 @@ class TestRope:
         np.testing.assert_allclose(turn(q, 9) @ turn(k, 5), turn(q, 104) @ turn(k, 100), rtol=1e-10)
 
     def test_angles_are_made_in_float64(self):
-        """B47."""
+        """AnglePrecision."""
         steps = ra.rope_steps(np.zeros((1, 1, 1, 32), np.float32), positions=np.array([[1857]]))
         assert steps.cos.dtype == np.float32
         assert steps.cos[0, 0, 1] == np.float32(math.cos(1857 * 10000 ** (-1 / 16)))

@@ -108,7 +108,7 @@ def test_poison_in_one_key_reaches_only_those_who_see_it(lib: Backend, problem: 
 
 @given(problem=problems())
 def test_a_view_is_its_copy(lib: Backend, problem: Problem):
-    """B37. Tensors have no negative strides, so torch sees the reversed layout as a copy."""
+    """Tensors have no negative strides, so torch sees the reversed layout as a copy."""
     want = problem.solve(lib)
     views = zip(*(layouts(x).items() for x in (problem.q, problem.k, problem.v)), strict=True)
     for (name, q), (_, k), (_, v) in views:
@@ -122,7 +122,7 @@ def test_a_view_is_its_copy(lib: Backend, problem: Problem):
 
 @given(problem=problems())
 def test_float32_is_near_float64(lib: Backend, problem: Problem):
-    """Also that no step is computed in another type: `lib.sdpa` checks the dtype of each (B43)."""
+    """Also that no step is computed in another type: `lib.sdpa` checks the dtype of each."""
     want = problem.cast("float32").cast("float64").solve(lib)
     for got, expected in zip(problem.cast("float32").solve(lib), want, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

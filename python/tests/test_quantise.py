@@ -1,4 +1,4 @@
-"""Codes against tables of `ml_dtypes` and closed forms; values of notes/known-bugs (B30, B31)."""
+"""Codes against tables of `ml_dtypes` and closed forms."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize(("name", "zero_point", "levels"), SCALED, ids=str)
 def test_a_group_without_a_range(name, zero_point, levels):
-    """B31: a scale of 0 gives codes of 0, and no NaN."""
+    """ZeroGroup: a scale of 0 gives codes of 0, and no NaN."""
     assert codes_of([0, 0, 0, 0], name, zero_point=zero_point)[1] == [0, 0, 0, 0]
     same = codes_of([0.7] * 4, name, zero_point=zero_point)[1]
     np.testing.assert_allclose(same, [0.7] * 4, rtol=1e-6)
@@ -116,7 +116,7 @@ def test_refuses(options):
 
 
 def test_scales_of_keys_and_values_are_their_own():
-    """B30: 11.647059 without any scale, 10 without that of the values, 5.823529 without that of the keys."""
+    """QuantisedScale: 11.647059 without any scale, 10 without that of the values, 5.823529 without that of the keys."""
     cache = ra.QuantisedCache(1, 1, 1, format="int8")
     k, v = (F(x).reshape(1, 1, 2, 1) for x in ([0, np.log(2)], [3, 6]))
     cache.append(k, v)

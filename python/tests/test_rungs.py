@@ -71,7 +71,7 @@ def test_sizes_of_tiles(size):
 
 class TestMerge:
     def test_natural_logarithms(self):
-        """B29."""
+        """LseNatural."""
         output, lse = ra.merge(*map(np.array, ([0.0], 0.0, [4.0], np.log(3))))
         np.testing.assert_allclose(output, [3])
         np.testing.assert_allclose(lse, np.log(4))

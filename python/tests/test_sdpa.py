@@ -1,7 +1,7 @@
 """Scaled dot-product attention: the rules of docs/semantics.md, and public bug reports with numbers to check by hand.
 
-B01, B03, ... are the reports' numbers in docs/traps.md. Scores of [0, ln 2] give weights of [1/3, 2/3], so V = [3, 6]
-gives 5. V = [1, 2, 4, 8] makes the mean of every subset another number.
+Names such as FullyMaskedRow are flags of the harness: kinds of bugs, most of them in docs/traps.md. Scores of [0, ln 2]
+give weights of [1/3, 2/3], so V = [3, 6] gives 5. V = [1, 2, 4, 8] makes the mean of every subset another number.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def flat(x: np.ndarray) -> list[float]:
 
 
 class TestRowsWithoutAVisibleKey:
-    """B01, B23: output 0, weights 0, lse -inf; never NaN, and other rows are not touched."""
+    """FullyMaskedRow, EmptyKeys: output 0, weights 0, lse -inf; never NaN, and other rows are not touched."""
 
     def test_mask(self, lib, dtype):
         steps = lib.by_score(
@@ -52,7 +52,7 @@ class TestRowsWithoutAVisibleKey:
 
 @pytest.mark.parametrize("sizes", [(2, 2, 0), (2, 0, 3), (0, 2, 3), (2, 0, 0), (0, 0, 0)], ids=str)
 def test_sizes_of_zero(lib, dtype, sizes):
-    """B23: an empty result has the right shape."""
+    """EmptyKeys: an empty result has the right shape."""
     B, Tq, Tk = sizes
     q, k, v = np.zeros((B, 4, Tq, 3), dtype), np.zeros((B, 2, Tk, 3), dtype), np.zeros((B, 2, Tk, 5), dtype)
     mask = {"causal": True, "window": (1, 1), "kv_lengths": [0] * B, "q_offset": [0] * B, "keep": [[[True]]]}
@@ -78,7 +78,7 @@ def test_a_value_size_of_zero(lib):
 
 class TestCausal:
     def test_top_left_and_bottom_right(self, lib):
-        """B04: the offset says which one it is."""
+        """CausalAlignment: the offset says which one it is."""
         close(flat(lib.by_mean([1, 2, 4, 8], queries=2, mask={"causal": True}).output), [1, 1.5])
         mask = {"causal": True, "q_offset": 2}
         close(flat(lib.by_mean([1, 2, 4, 8], queries=2, mask=mask).output), [7 / 3, 3.75])
@@ -91,18 +91,18 @@ class TestCausal:
         "other", [{}, {"keep": [[True]]}, {"window": (None, None)}, {"kv_lengths": [3]}], ids=str
     )
     def test_no_other_option_switches_it_off(self, lib, other):
-        """B18; the short call and the one with weights are compared in every test."""
+        """MaskComposition; the short call and the one with weights are compared in every test."""
         close(flat(lib.by_mean([1, 2, 4], queries=3, mask={"causal": True} | other).output), [1, 1.5, 7 / 3])
 
 
 class TestWindow:
     def test_width_two_counting_the_query(self, lib):
-        """B10: left = W - 1."""
+        """WindowOffByOne: left = W - 1."""
         mask = {"causal": True, "window": (1, 0)}
         close(flat(lib.by_mean([1, 2, 4, 8], queries=4, mask=mask).output), [1, 1.5, 3, 6])
 
     def test_without_a_causal_flag(self, lib):
-        """B18."""
+        """MaskComposition."""
         close(flat(lib.by_mean([1, 2, 4], queries=3, mask={"window": (1, 0)}).output), [1, 1.5, 3])
 
     def test_itself_only(self, lib):
@@ -118,12 +118,12 @@ class TestWindow:
 
 class TestMaskAndBias:
     def test_true_attends(self, lib):
-        """B17."""
+        """MaskPolarity."""
         mask = {"keep": [[True, False], [True, True]]}
         close(flat(lib.by_mean([1, 3], queries=2, mask=mask).output), [1, 2])
 
     def test_left_padding(self, lib):
-        """B46."""
+        """LeftPadding."""
         close(flat(lib.by_mean([100, 1, 3], mask={"keep": [False, True, True]}).output), [2])
 
     def test_bias_broadcasts_over_queries(self, lib):
@@ -157,7 +157,7 @@ class TestMaskAndBias:
 
 class TestSoftcap:
     def test_comes_before_the_mask(self, lib, dtype):
-        """B09: behind it, tanh would turn -inf into -cap."""
+        """SoftcapOrder: behind it, tanh would turn -inf into -cap."""
         steps = lib.by_score([1, 3], [5, 100], dtype, softcap=2.0, mask={"keep": [True, False]})
         assert flat(steps.output) == [5]
         assert flat(steps.weights) == [1, 0]
@@ -168,7 +168,7 @@ class TestSoftcap:
         close(flat(steps.capped), flat(2 * np.tanh([0.5, 1.5])))
 
     def test_comes_after_the_scale(self, lib):
-        """B09."""
+        """SoftcapOrder."""
         steps = lib.by_score([8, 0], [3, 6], scale=0.5, softcap=2.0)
         close(flat(steps.output), [3.380898])
         close(flat(steps.capped), [1.928055, 0])
@@ -181,7 +181,7 @@ class TestSoftcap:
 
 
 class TestScale:
-    """B38: absent is 1/sqrt(D), and an explicit 0 is 0."""
+    """AbsentIsNotZero: absent is 1/sqrt(D), and an explicit 0 is 0."""
 
     Q = np.ones((1, 1, 1, 4))
     K = np.stack([np.zeros(4), np.full(4, LN2 / 2)]).reshape(1, 1, 2, 4)
@@ -204,7 +204,7 @@ class TestScale:
         )
 
     def test_numpy_scalars_do_not_widen(self, lib):
-        """B43: float32 times a float64 scalar of NumPy is float64; `lib.sdpa` checks every dtype."""
+        """A float32 times a float64 scalar of NumPy is float64; `lib.sdpa` checks every dtype."""
         q, k, v = (x.astype(np.float32) for x in (self.Q, self.K, self.V))
         steps = lib.sdpa(
             q, k, v, scale=1 / np.sqrt(np.int64(4)), softcap=np.float64(50), bias=np.zeros(1, np.float32)
@@ -223,7 +223,7 @@ class TestHeads:
         ],
     )
     def test_consecutive_query_heads_share(self, lib, dtype, values, want):
-        """B13."""
+        """GqaTile."""
         v = np.array(values, dtype).reshape(1, -1, 1, 1)
         assert flat(lib.sdpa(np.zeros((1, 6, 1, 1), dtype), np.zeros_like(v), v).output) == want
 
@@ -234,7 +234,7 @@ class TestHeads:
 
 @pytest.mark.parametrize("D", [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65])
 def test_the_last_channel_counts(lib, dtype, D):
-    """B22: it holds what matters, with NaN right behind every row in memory."""
+    """VectorTail: it holds what matters, with NaN right behind every row in memory."""
     block = np.full((2, D + 1), NAN, dtype)
     block[:, :D], block[0, D - 1] = 1, 10
     k = block[:, :D].reshape(1, 1, 2, D)
@@ -244,20 +244,20 @@ def test_the_last_channel_counts(lib, dtype, D):
 
 class TestNonFinite:
     def test_a_visible_infinite_score_makes_the_row_nan(self, lib, dtype):
-        """B39 (a)."""
+        """InfiniteScore."""
         steps = lib.by_score([INF, 0, 5], [1, 2, 4], dtype, mask={"keep": [True, True, False]})
         np.testing.assert_array_equal(flat(steps.weights), [NAN, NAN, 0])
         np.testing.assert_array_equal(flat(steps.output), [NAN])
         np.testing.assert_array_equal(flat(steps.lse), [NAN])
 
     def test_a_large_dot_product_that_fits_when_scaled(self, lib):
-        """B39 (b): q·k is 5.8e38, beyond float32."""
+        """Overflow: q·k is 5.8e38, beyond float32."""
         q = np.full((1, 1, 1, 64), 3e18, np.float32)
         k = np.concatenate([q, np.zeros_like(q)], axis=2)
         assert flat(lib.sdpa(q, k, column([7, 9], "float32")).output) == [7]
 
     def test_very_negative_and_very_large_scores(self, lib):
-        """B39 (c), (d)."""
+        """Overflow."""
         np.testing.assert_allclose(lib.by_score([-1e5, -1e5 + LN2], [3, 6]).output, [[[[5]]]], rtol=1e-9)
         np.testing.assert_allclose(
             lib.by_score([100, 99], [3, 6], "float32").output, [[[[3.806824]]]], rtol=1e-6
@@ -303,7 +303,7 @@ class TestNonFinite:
         np.testing.assert_array_equal(flat(steps.lse), [NAN])
 
     def test_subnormal_values_survive(self, lib):
-        """B45."""
+        """Subnormal."""
         tiny = np.float32(1e-40)
         steps = lib.by_mean([tiny, tiny], "float32")
         assert steps.output.item() == tiny
@@ -325,7 +325,7 @@ class TestSinks:
 
 
 def test_lse_is_a_natural_logarithm(lib):
-    """B29: with it two partial results merge into the whole."""
+    """LseNatural: with it two partial results merge into the whole."""
     a, b = lib.by_score([0], [0]), lib.by_score([np.log(3)], [4])
     lse = np.logaddexp(a.lse, b.lse)
     merged = np.exp(a.lse - lse)[..., None] * a.output + np.exp(b.lse - lse)[..., None] * b.output
@@ -341,7 +341,7 @@ def test_steps_are_before_the_mask(lib):
 
 
 def test_nothing_is_random(lib):
-    """B49: there is no dropout that could be left on."""
+    """Dropout is off unless the call asks for it."""
     outputs = {lib.by_score([0, LN2], [3, 6]).output.item() for _ in range(5)}
     assert len(outputs) == 1
 

@@ -46,13 +46,13 @@ def test_special_rows(lib, dtype, x, weights, lse):
 
 
 def test_very_negative_scores_do_not_vanish(lib):
-    """B39 (c): a maximum that starts at 0 underflows to 0/0."""
+    """Overflow: a maximum that starts at 0 underflows to 0/0."""
     weights, _ = run(lib, [-1e5, -1e5 + LN2])
     np.testing.assert_allclose(weights, [1 / 3, 2 / 3], rtol=1e-9)
 
 
 def test_large_scores_do_not_overflow(lib, dtype):
-    """B39 (d)."""
+    """Overflow."""
     weights, lse = run(lib, [100, 99], dtype)
     np.testing.assert_allclose(weights @ [3, 6], 3.806824, rtol=1e-6)
     np.testing.assert_allclose(lse, 100 + np.log1p(np.exp(-1)), rtol=1e-6)

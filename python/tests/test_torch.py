@@ -36,7 +36,7 @@ def test_pytorch_agrees(problem):
 
 @given(problem=problems(extras=False, empty=False))
 def test_pytorch_agrees_on_views(problem):
-    """B37. Tensors have no negative strides."""
+    """Tensors have no negative strides."""
     want = problem.solve(NUMPY).output
     views = zip(*(layouts(x).items() for x in (problem.q, problem.k, problem.v)), strict=True)
     for (name, q), (_, k), (_, v) in views:

@@ -5,14 +5,15 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
+from values import leaves, normal
 
 import rosetta_attention as ra
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
-rt = pytest.importorskip("rosetta_attention.torch")
-torch_port = pytest.importorskip("rosetta_port.torch_port")
+from rosetta_attention import torch as rt  # noqa: E402
+from rosetta_port import torch_port  # noqa: E402
 
 HALF = {"f16": torch.float16, "bf16": torch.bfloat16}
 INF, NAN = np.inf, np.nan
@@ -31,10 +32,6 @@ OPS = [
     *("softmax", "sdpa", "mha", "kv_cache", "rope", "scoring", "merge", "linear_attention", "gated_linear"),
     *("layer_norm", "rms_norm", "gelu", "swiglu", "block"),
 ]
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def qkv(c, *, queries=3):
@@ -125,6 +122,11 @@ CALLS = {
         )
         for name, make in SCALINGS.items()
     },
+    "rope last position": lambda api, c: api.rope_steps(
+        c(normal(1, 1, 1, 8)),
+        api.Rope(scaling=api.LongRopeScaling([1.0, 2, 3, 4], [5.0, 6, 7, 8], 5)),
+        positions=c(np.array([[2**63 - 1]])),
+    ),
     **{f"scoring {form}": scoring(form) for form in ("additive", "dot", "general", "scaled")},
     "linear": lambda api, c: api.linear_attention(*qkv(c, queries=2), state=state(api, c)),
     "linear causal": lambda api, c: api.linear_attention(*qkv(c), **CAUSAL),
@@ -153,14 +155,6 @@ CALLS = {
         c(normal(2, 3, 8)), c(normal(2, 5, 8, seed=1)), context_lengths=c(LENGTHS)
     ),
 }
-
-
-def leaves(value, name=""):
-    """The arrays of a result with their names."""
-    if isinstance(value, tuple):
-        names = getattr(value, "_fields", [""] * len(value))
-        return [leaf for part in zip(value, names, strict=True) for leaf in leaves(*part)]
-    return [(name, value)]
 
 
 def maker(dtype, *, beside=None):
@@ -199,7 +193,7 @@ def test_an_op_runs_in_f32_and_rounds_once(name, half):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_strides_do_not_matter(name):
-    """B37: every other element of a transposed tensor twice as long."""
+    """Every other element of a transposed tensor twice as long."""
 
     def strided(x, name=""):
         tensor = torch.from_numpy(x)

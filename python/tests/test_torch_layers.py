@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from values import normal
 
 import rosetta_attention as ra
 
@@ -11,10 +12,6 @@ nn = torch.nn
 
 def arrays(module):
     return {name: x.detach().numpy() for name, x in module.state_dict().items()}
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def module(**options):
@@ -58,7 +55,7 @@ def test_a_mask_for_each_head():
 
 
 def test_polarity():
-    """B17: True means ignore there and attend here."""
+    """MaskPolarity: True means ignore there and attend here."""
     assert ra.keep_from_torch(np.array([[True, False]]), None, 1).tolist() == [[False, True]]
     assert ra.keep_from_torch(None, np.array([[True, False]]), 1).tolist() == [[[[False, True]]]]
     assert ra.keep_from_torch(None, None, 1) is None
@@ -71,6 +68,37 @@ def test_refusals():
         ra.from_torch_state_dict(arrays(module(add_bias_kv=True)), 2)
     with pytest.raises(ra.InvalidConfig, match=r"from_torch_state_dict: out_proj.weight: expected"):
         ra.from_torch_state_dict({}, 2)
+    weights = arrays(module())
+    for name, wrong in (
+        ("in_proj_weight", np.zeros((25, 8))),
+        ("in_proj_weight", np.zeros(24)),
+        ("in_proj_bias", np.zeros(25)),
+        ("in_proj_bias", np.zeros(())),
+    ):
+        with pytest.raises(ra.ShapeMismatch, match=f"from_torch_state_dict: {name}: expected"):
+            ra.from_torch_state_dict(weights | {name: wrong}, 2)
+
+
+@pytest.mark.parametrize(
+    ("argument", "attn", "padding"),
+    [
+        ("attn_mask", (3, 3, 5), None),
+        ("attn_mask", (5,), None),
+        ("key_padding_mask", None, (5,)),
+        ("key_padding_mask", (3, 5), (2, 4)),
+        ("key_padding_mask", (4, 3, 5), (3, 5)),
+    ],
+    ids=str,
+)
+def test_masks_of_wrong_shapes(argument, attn, padding):
+    masks = (None if shape is None else np.zeros(shape, bool) for shape in (attn, padding))
+    with pytest.raises(ra.ShapeMismatch, match=f"keep_from_torch: {argument}: expected"):
+        ra.keep_from_torch(*masks, 2)
+
+
+def test_masks_of_no_heads():
+    with pytest.raises(ra.InvalidConfig, match="keep_from_torch: num_heads: expected"):
+        ra.keep_from_torch(None, None, 0)
 
 
 def block_of(theirs, *, cross):

@@ -31,7 +31,7 @@ def turned(x: Array, options: Rope | None, by: int) -> Array:
     R = x.shape[3] if options.rotary_dim is None else options.rotary_dim
     frequencies = rope_frequencies(options.base, R)  # (R/2,)
     if options.scaling is not None:
-        frequencies = options.scaling.frequencies(options.base, R, np.zeros((1, 1), np.int64))
+        frequencies = options.scaling.frequencies(options.base, R, np.zeros((1, 1)))
     angles = by * np.atleast_2d(frequencies)  # (1, R/2)
     further = rope(
         wide,

@@ -37,7 +37,8 @@ class Edge:
         float arrays of its result are rounded to that type. Whatever is called `lse` is f32 beside halves, and
         is left alone. Any other mixture reaches the function's own checks, which refuse it.
         """
-        names = tuple(signature(function).parameters)
+        declared = signature(function)
+        names = tuple(declared.parameters)
         by_name: Callable[..., R] = function
 
         @wraps(function)
@@ -48,6 +49,7 @@ class Edge:
                 self._collect(kinds, name, x)
             if len(kinds) != 1 or not kinds <= set(HALVES):
                 return function(*args, **options)
+            declared.bind(*args, **options)  # raises as the call itself would; from here on all goes by name
             half = kinds.pop()
             wide: Any = {name: self._convert(self.widen, name, x) for name, x in arguments.items()}
             result: R = self._convert(lambda x: self.narrow(x, half), "", by_name(**wide), self.scalars)

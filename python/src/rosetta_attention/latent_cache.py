@@ -22,6 +22,7 @@ from .cache import AttendOptions, Entry, aligned, counted
 from .checks import (
     check_capacity,
     check_latent_append,
+    check_numbers,
     check_padding,
     check_room,
     check_sizes,
@@ -56,6 +57,7 @@ class LatentCache(SlotCache):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_sizes("latent_cache", self, batch=0, latent_dim=1, rope_dim=0)
         check_capacity("latent_cache", capacity)
+        check_numbers("latent_cache", "capacity", batch, capacity or 0, latent_dim + rope_dim)
         parts = {"key": (1, latent_dim + rope_dim, self.dtype)}  # the latent, then the rotary key
         self._slots = Slots(batch, parts, 0 if capacity is None else capacity)
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arrays import BoolArray, IntArray
-from .checks import check_mask
-
-FARTHEST = 2**62  # beyond this no position is
+from .checks import FARTHEST, check_mask
 
 
 @dataclass(frozen=True, eq=False)

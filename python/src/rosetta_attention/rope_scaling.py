@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Float64Array, IntArray
+from .arrays import Float64Array
 
 
 def rope_frequencies(base: float | Float64Array, rotary_dim: int) -> Float64Array:
@@ -37,7 +37,7 @@ class LinearScaling:
 
     factor: float
 
-    def frequencies(self, base: float, rotary_dim: int, lengths: IntArray) -> Float64Array:
+    def frequencies(self, base: float, rotary_dim: int, lengths: Float64Array) -> Float64Array:
         """(R/2,); `lengths` (B, 1) do not matter."""
         # 1. linear: a position p turns as far as p / s did
         return rope_frequencies(base, rotary_dim) / self.factor  # (R/2,)
@@ -56,7 +56,7 @@ class DynamicScaling:
     original_length: int
     length: int | None = None
 
-    def frequencies(self, base: float, rotary_dim: int, lengths: IntArray) -> Float64Array:
+    def frequencies(self, base: float, rotary_dim: int, lengths: Float64Array) -> Float64Array:
         """(B, R/2), or (1, R/2) with a length of its own."""
         # 2. dynamic: base · (s L / L0 - (s - 1))^(R / (R - 2)) beyond L0, where the slowest pair is squeezed by s
         s, L0, R = self.factor, self.original_length, rotary_dim
@@ -84,7 +84,7 @@ class YarnScaling:
     attention_factor: float | None = None
     truncate: bool = True
 
-    def frequencies(self, base: float, rotary_dim: int, lengths: IntArray) -> Float64Array:
+    def frequencies(self, base: float, rotary_dim: int, lengths: Float64Array) -> Float64Array:
         """(R/2,); `lengths` (B, 1) do not matter."""
         # 3. yarn: f_i (1 - ramp_i) + f_i / s · ramp_i, with a ramp from 0 at `low` to 1 at `high`
         low, high = (self._pair(beta, base, rotary_dim) for beta in (self.beta_fast, self.beta_slow))
@@ -117,7 +117,7 @@ class Llama3Scaling:
     low_freq_factor: float = 1
     high_freq_factor: float = 4
 
-    def frequencies(self, base: float, rotary_dim: int, lengths: IntArray) -> Float64Array:
+    def frequencies(self, base: float, rotary_dim: int, lengths: Float64Array) -> Float64Array:
         """(R/2,); `lengths` (B, 1) do not matter."""
         # 4. llama3: f_i where it turns often within L0, f_i / s where it turns rarely, between them a mixture
         low, high, L0 = self.low_freq_factor, self.high_freq_factor, self.original_length
@@ -149,7 +149,7 @@ class LongRopeScaling:
     attention_factor: float | None = None
     length: int | None = None
 
-    def frequencies(self, base: float, rotary_dim: int, lengths: IntArray) -> Float64Array:
+    def frequencies(self, base: float, rotary_dim: int, lengths: Float64Array) -> Float64Array:
         """(B, R/2), or (1, R/2) with a length of its own."""
         # 5. longrope: every pair has a divisor of its own, from the list for long texts when L > L0
         long = _length(self.length, lengths) > self.original_length  # (B or 1, 1)
@@ -168,6 +168,6 @@ class LongRopeScaling:
 Scaling = LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling | LongRopeScaling
 
 
-def _length(stated: int | None, lengths: IntArray) -> IntArray:
+def _length(stated: int | None, lengths: Float64Array) -> Float64Array:
     """The stated length as (1, 1), or that of each row, (B, 1)."""
-    return lengths if stated is None else np.array([[stated]])
+    return lengths if stated is None else np.array([[float(stated)]])

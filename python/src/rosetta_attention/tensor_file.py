@@ -4,6 +4,9 @@
     {"__metadata__": {text: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
     the arrays, row-major and little-endian, one behind the other
 
+The package safetensors is not used: the library would need it for this alone, and the format is short enough to be
+read here. The tests hold the two against each other, in both directions.
+
 Source: the format as the package safetensors documents it.
 """
 
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InvalidFile
+from .whole_file import write_whole
 
 TYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
@@ -45,14 +49,8 @@ def write_tensors(
         chunks.append(np.ascontiguousarray(x).tobytes())
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.unfinished")
     try:
-        try:
-            unfinished.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *chunks]))
-            os.replace(unfinished, path)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+        write_whole(path, b"".join([len(text).to_bytes(8, "little"), text, *chunks]))
     except (OSError, ValueError) as error:
         raise InvalidFile(f"save: path: expected one to write to, got {error}") from error
 

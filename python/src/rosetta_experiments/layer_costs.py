@@ -14,7 +14,7 @@ self-attention comes to take four times as long, once n is beyond d and the quad
 
 import argparse
 import math
-import time
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ import numpy as np
 from rosetta_attention import sdpa
 from rosetta_attention.arrays import Array
 
+from . import one_thread
 from .table import draw, sizes
 
 LAYERS = ("recurrent", "convolutional", "self-attention")
@@ -76,7 +77,7 @@ def self_attention(x: Array) -> Array:
 
 
 def measure(ns: Sequence[int], d: int, k: int, repeats: int, seed: int = 0) -> dict[str, list[float]]:
-    """Seconds of each layer at each n: the least of `repeats`, since noise only ever adds."""
+    """Seconds of each layer at each n, the least of `repeats`."""
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((k, d, d)).astype(np.float32) / math.sqrt(d)
     seconds: dict[str, list[float]] = {layer: [] for layer in LAYERS}
@@ -88,7 +89,7 @@ def measure(ns: Sequence[int], d: int, k: int, repeats: int, seed: int = 0) -> d
             "self-attention": lambda x=x: self_attention(x),  # type: ignore[misc]
         }
         for layer, call in calls.items():
-            seconds[layer].append(min(_elapsed(call) for _ in range(repeats)))
+            seconds[layer].append(one_thread.least(call, repeats))
     return seconds
 
 
@@ -132,15 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("expected d >= 1, k >= 2 and repeats >= 1")
     print("Counted (Vaswani et al. 2017, table 1):\n")
     print("\n\n".join(count_table(n, chosen.d, chosen.k) for n in (chosen.n[0], chosen.n[-1])))
-    print("\nMeasured in NumPy, float32, with the factor from each n to the next:\n")
+    print("\nMeasured in NumPy, float32, one thread, with the factor from each n to the next:\n")
     print(time_table(chosen.n, measure(chosen.n, chosen.d, chosen.k, chosen.repeats)))
 
 
-def _elapsed(call: Callable[[], Array]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 if __name__ == "__main__":
+    one_thread.start_anew("rosetta_experiments.layer_costs", sys.argv[1:])
     main()

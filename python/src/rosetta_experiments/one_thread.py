@@ -3,11 +3,22 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 seconds = time.thread_time
+
+
+def least(call: Callable[[], object], repeats: int) -> float:
+    """Seconds of a call: the least of `repeats`, since noise only ever adds, after one that does not count."""
+    call()
+    found = []
+    for _ in range(repeats):
+        start = seconds()
+        call()
+        found.append(seconds() - start)
+    return min(found)
 
 
 def start_anew(module: str, arguments: Sequence[str]) -> None:

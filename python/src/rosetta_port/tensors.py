@@ -4,7 +4,6 @@ A file may hold element types that the port lacks: those become `Unreadable` and
 them. Writing forces C order, which the format takes for granted.
 """
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ import ml_dtypes
 import numpy as np
 import safetensors
 from safetensors.numpy import save
+
+from rosetta_attention.whole_file import write_whole
 
 from .errors import InvalidRequest, Unsupported
 
@@ -55,14 +56,8 @@ def read_tensors(path: str, floats: Collection[str] = ("f16", "bf16", "f32", "f6
 def write_tensors(path: str, arrays: Arrays) -> None:
     """Exactly these, in C order; the file appears whole or not at all. Raises InvalidRequest."""
     content = save({name: np.asarray(x, order="C") for name, x in arrays.items()})
-    unfinished = f"{path}.{os.getpid()}.unfinished"
     try:
-        try:
-            Path(unfinished).write_bytes(content)
-            os.replace(unfinished, path)
-        except OSError:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        write_whole(path, content)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"outputs: expected a path to write to, got {error}") from error
 

@@ -29,6 +29,7 @@ from .cache import (
     check_cache,
     check_cache_write,
     check_capacity,
+    check_numbers,
     check_room,
     check_sizes,
     check_truncate,
@@ -51,7 +52,7 @@ from .cache_kinds import (
     check_shift,
     check_tokens,
 )
-from .call import Call, dtype_name, is_integer, is_number
+from .call import FARTHEST, Call, dtype_name, is_integer, is_number
 from .latent import check_mla
 from .linear import check_gated_linear, check_linear
 from .other import check_merge, check_scoring, check_structured, check_varlen
@@ -59,6 +60,7 @@ from .positions import check_alibi, check_relative_bias, check_rope, check_sinus
 from .sparse import check_pattern, check_sparse
 
 __all__ = [
+    "FARTHEST",
     "FORMATS",
     "WHOLE_FORMATS",
     "Call",
@@ -89,6 +91,7 @@ __all__ = [
     "check_mla",
     "check_norm",
     "check_norm_kind",
+    "check_numbers",
     "check_packed",
     "check_padding",
     "check_pages",

@@ -1,6 +1,7 @@
 """softmax, masks, sdpa and multi-head attention, with the dropout and the types that they share."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from ..errors import Unsupported
@@ -64,7 +65,8 @@ def check_window(call: Call, window: Any) -> None:
 def check_q_offset(call: Call, q_offset: Any, rows: int) -> None:
     """None, an integer, or int64 (rows,)."""
     if q_offset is not None and not is_integer(q_offset):
-        call.config(hasattr(q_offset, "dtype"), "q_offset", "an integer or int64 (B,)", q_offset)
+        array = hasattr(q_offset, "dtype") and not isinstance(q_offset, Integral)
+        call.config(array, "q_offset", "an integer or int64 (B,)", q_offset)
         call.dtype("q_offset", q_offset, "int64")
         call.has_shape("q_offset", q_offset, (rows,))
 
@@ -138,7 +140,7 @@ def check_linear_weights(
 
 
 def check_mha_extras(name: str, x: Any, context: Any, layer: Any, *, positions: Any, head_mask: Any) -> None:
-    """What came later to mha: norms of queries and keys, rotation, pruned heads. After check_mha."""
+    """What mha has beside attention: norms of queries and keys, rotation, pruned heads. After check_mha."""
     call = Call(name)
     D = layer.w_q.shape[0] // layer.num_heads
     for argument, weight in (("q_norm", layer.q_norm), ("k_norm", layer.k_norm)):

@@ -45,6 +45,7 @@ def check_feed_forward(name: str, x: Any, layer: Any) -> None:
     good = (layer.w_3 is not None) == gated and (gated or layer.b_3 is None)
     call.config(good, "w_3", expected, "None" if layer.w_3 is None else "an array")
     kind = call.floats(x=x)
+    call.shape(len(x.shape) >= 1, "x", "at least one axis", "rank 0")
     C = x.shape[-1]
     check_linear_weights(call, "w_1", layer.w_1, C, "b_1", layer.b_1, kind)
     check_linear_weights(call, "w_2", layer.w_2, layer.w_1.shape[0], "b_2", layer.b_2, kind)

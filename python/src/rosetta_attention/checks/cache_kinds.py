@@ -1,4 +1,4 @@
-"""What came with the kinds of caches beside the contiguous one, and with the further steps of all."""
+"""The kinds of caches beside the contiguous one, and the steps that are not append, attend, truncate and reset."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -52,7 +52,8 @@ def check_attend_held(
     """Queries and options against slots of this length, which need not be there yet."""
     check_attend(name, q, mask)
     Call(name).dtype("q", q, dtype_name(cache))
-    Call(name).config(mask.kv_positions is None, "kv_positions", "None in a cache", "an array")
+    positions = getattr(mask, "kv_positions", None)  # which the tensors' mask does not have
+    Call(name).config(positions is None, "kv_positions", "None in a cache", "an array")
     heads, D, Dv = cache.sizes
     k, v = (Outline((cache.batch, heads, length, n), cache.dtype) for n in (D, Dv))
     check_sdpa(name, q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=None)

@@ -1,29 +1,43 @@
 """The function whose arguments are checked, and the questions that all checks ask."""
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
 
 from ..errors import AttentionError, DtypeMismatch, InvalidConfig, ShapeMismatch
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+FARTHEST = 2**62  # no position is beyond it on either side, so that no sum of two wraps around
 LARGEST_SEED = 2**53 - 1  # the largest integer that every language and JSON hold exactly
 
 
 def dtype_name(x: Any) -> str:
     """`float32`, whether `x` is an array, a tensor or a cache; for anything else the name of its type."""
-    return str(getattr(x, "dtype", type(x).__name__)).removeprefix("torch.")
+    kind = getattr(x, "dtype", None)
+    return type(x).__name__ if kind is None else _element_type(kind)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _element_type(kind: Hashable) -> str:
+    """The name of an element type. It is kept, since NumPy puts it together anew each time, which would take a third
+    of a short decode; types that are equal have one name, and `typed` tells them from a text that equals one.
+    """
+    return str(kind).removeprefix("torch.")
 
 
 def is_integer(x: Any) -> bool:
-    """An integer of Python or NumPy, and no boolean."""
-    return not isinstance(x, bool) and isinstance(x, Integral)
+    """An integer of Python or NumPy that 64 bits hold, and no boolean."""
+    return not isinstance(x, bool) and isinstance(x, Integral) and -(2**63) <= int(x) < 2**63
 
 
 def is_number(x: Any) -> bool:
-    """A finite real number."""
-    return not isinstance(x, bool) and isinstance(x, Real) and math.isfinite(x)
+    """A finite real number; among integers one that 64 bits hold, since others fail in a product with a tensor."""
+    if isinstance(x, Integral):
+        return is_integer(x)
+    return isinstance(x, Real) and math.isfinite(x)
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,9 @@ class Call:
         self.config(all(0 <= n <= limit for n in values), argument, f"values from 0 to {limit}", values)
 
     def integer(self, argument: str, x: Any, least: int | None = None) -> None:
-        """An integer, perhaps not below `least`."""
+        """An integer that is no position beyond the farthest, perhaps not below `least`."""
+        near = not isinstance(x, Integral) or abs(int(x)) <= FARTHEST
+        self.config(near, argument, "an integer within ±2^62", x)
         good = is_integer(x) and (least is None or x >= least)
         self.config(good, argument, "an integer" if least is None else f"an integer >= {least}", x)
 

@@ -90,7 +90,7 @@ def rope_steps(
 
         # 2. scaling: for longer texts than were trained on; each row of a batch by its own length
         if options.scaling is not None:
-            lengths = pad(p, (1, 0), value=-1).amax(dim=1, keepdim=True) + 1  # (B, 1)
+            lengths = pad(p, (1, 0), value=-1).amax(dim=1, keepdim=True).double() + 1  # (B, 1)
             frequencies = options.scaling.frequencies(options.base, R, lengths)  # (R/2,) or (B or 1, R/2)
             factor = options.scaling.attention
 

@@ -3,16 +3,17 @@
 from ..ask import Ask, Op, Plan
 from ..read import due, text
 
-# The weights of each score function; an unknown one is the library's to refuse.
+# The weights of each score function; an unknown one, and weights of another one, are the library's to refuse.
 WEIGHTS = {"additive": ("w_q", "w_k", "w_v"), "general": ("w",)}
+ALL_WEIGHTS = [name for names in WEIGHTS.values() for name in names]
 
 
 def scoring(ask: Ask) -> Plan:
     """A score function before a softmax."""
     form = due(ask.config, form=text)["form"]
     arrays = ask.due("q", "k", "v")
-    names = WEIGHTS.get(form, ())
-    options = dict(zip(names, ask.due(*names), strict=True)) | ask.some("kv_lengths")
+    ask.due(*WEIGHTS.get(form, ()))
+    options = ask.some(*ALL_WEIGHTS, "kv_lengths")
     return Plan(
         ("output", "weights", "scores"),
         lambda: ask.api.scoring_steps(form, *arrays, **options),
