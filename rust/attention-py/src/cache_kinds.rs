@@ -1,6 +1,5 @@
 //! Empty caches of every kind, and the pool that paged ones share.
 
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use rosetta_attention::{
     self as core, CrossCache, KvCache, LatentCache, PageSizes, PagedCache, QuantisedCache, Rope,
@@ -36,24 +35,6 @@ impl KeyValues {
             kind: kind_of_dtype(name, dtype)?,
         })
     }
-
-    /// Where memory cannot be had Rust ends the process; a caller of Python expects an exception. What no machine
-    /// holds is left to the checks of the core.
-    fn reserve(&self, name: &str, capacity: Option<usize>) -> PyResult<()> {
-        reserve(name, [self.batch, 1, 1, 4])?; // what is kept for each row beside its keys and values
-        [self.d, self.dv]
-            .iter()
-            .try_for_each(|&n| reserve(name, [self.batch, self.heads, capacity.unwrap_or(0), n]))
-    }
-}
-
-fn reserve(name: &str, sizes: [usize; 4]) -> PyResult<()> {
-    let floats = sizes.into_iter().try_fold(1_usize, usize::checked_mul);
-    let fits = |floats| Vec::<f64>::new().try_reserve_exact(floats).is_ok();
-    if floats.is_some_and(|floats| floats <= 1 << 53 && !fits(floats)) {
-        return Err(PyMemoryError::new_err(format!("{name}: no memory for {sizes:?} floats")));
-    }
-    Ok(())
 }
 
 /// A cache, and the rope that it is to have.
@@ -77,7 +58,6 @@ pub fn kv_cache(sizes: Sizes<'_>, capacity: &Object<'_>, rope: &Object<'_>) -> P
     let of = KeyValues::extract(name, &sizes)?;
     let capacity = optional_size(name, "capacity", capacity)?;
     let rope = optional_rope_options(name, rope)?;
-    of.reserve(name, capacity)?;
     with_float!(of.kind, S => {
         let make = || KvCache::new(of.batch, of.heads, of.d, of.dv, capacity);
         finish::<S, _>(py, make, rope, KvCache::with_rope)
@@ -115,7 +95,6 @@ pub fn quantised_cache<'py>(
     let quantisation = quantisation(name, &format)?;
     let capacity = optional_size(name, "capacity", capacity)?;
     let rope = optional_rope_options(name, rope)?;
-    of.reserve(name, capacity)?;
     with_float!(of.kind, S => {
         let make = || QuantisedCache::new(of.batch, of.heads, of.d, of.dv, quantisation, capacity);
         finish::<S, _>(py, make, rope, QuantisedCache::with_rope)
@@ -146,7 +125,6 @@ pub fn latent_cache(
     let latent_dim = size(name, "latent_dim", latent_dim, 1)?;
     let rope_dim = size(name, "rope_dim", rope_dim, 0)?;
     let capacity = optional_size(name, "capacity", capacity)?;
-    reserve(name, [batch, 1, capacity.unwrap_or(0), latent_dim.saturating_add(rope_dim)])?;
     let cache = with_float!(kind_of_dtype(name, dtype)?, S => {
         let make = || LatentCache::new(batch, latent_dim, rope_dim, capacity);
         finish::<S, _>(py, make, None, |cache, _| Ok(cache))
@@ -224,5 +202,5 @@ fn paged<S: Cached>(
     batch: usize,
     rope: Option<Rope>,
 ) -> PyResult<Cache> {
-    finish::<S, _>(py, || Ok(PagedCache::new(pool, batch)), rope, PagedCache::with_rope)
+    finish::<S, _>(py, || PagedCache::new(pool, batch), rope, PagedCache::with_rope)
 }

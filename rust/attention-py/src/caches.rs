@@ -13,8 +13,8 @@ use crate::arrays::{
     Floating, Object, array, give, give_narrow, optional_array, optional_view, view, wide_4,
 };
 use crate::errors::{refuse, released};
-use crate::functions::{StepObjects, step_objects};
 use crate::quantised::{CodeObjects, code_objects};
+use crate::sdpa::{StepObjects, step_objects};
 
 /// `rosetta_attention_rs._rust.Cache`. Readers share the lock, writers have it alone; it is taken only where the
 /// GIL has been released, so that the two cannot wait for each other.

@@ -13,7 +13,7 @@ use crate::arrays::{
     optional_wide_view, view, wide, wide_view, with_float,
 };
 use crate::errors::{refuse, released};
-use crate::functions::attend;
+use crate::sdpa::attend;
 
 /// output, lse
 type OutputLse<'py> = (Object<'py>, Object<'py>);
@@ -135,6 +135,7 @@ pub fn scoring<'py>(
     kv_lengths: &Object<'py>,
 ) -> PyResult<(Object<'py>, Object<'py>, Object<'py>)> {
     let (py, name) = (q.py(), "scoring");
+    check_weights(form, &weights)?;
     with_float!(float_kind(name, "q", q)?, S => {
         let (q, k, v) =
             (array::<S>(name, "q", q)?, array::<S>(name, "k", k)?, array::<S>(name, "v", v)?);
@@ -152,25 +153,11 @@ pub fn scoring<'py>(
         let w = matrix("w", w.as_ref())?;
         let w_v = optional_wide_view::<S, Ix1>(py, name, "w_v", w_v.as_ref(), "rank 1 (A,)")?;
         let lengths = optional_view(py, name, "kv_lengths", lengths.as_ref(), "shape (B,)")?;
-        let bad = |argument, expected, got: &str| {
-            refuse(py, InvalidConfig, name, argument, expected, got)
-        };
-        let additive = w_q.as_deref().zip(w_k.as_deref()).zip(w_v.as_deref());
-        let form = match form.str()?.to_str()? {
-            "dot" => Scoring::Dot,
-            "scaled" => Scoring::Scaled,
-            "general" => match w.as_deref() {
-                Some(w) => Scoring::General { w },
-                None => return Err(bad("w", "an array beside the form general", "None")),
-            },
-            "additive" => match additive {
-                Some(((w_q, w_k), w_v)) => Scoring::Additive { w_q, w_k, w_v },
-                None => {
-                    let expected = "w_q, w_k and w_v beside the form additive";
-                    return Err(bad("w_q", expected, "fewer"));
-                }
-            },
-            other => return Err(bad("form", "additive, dot, general or scaled", other)),
+        let form = match (w_q.as_deref(), w_k.as_deref(), w_v.as_deref(), w.as_deref()) {
+            (Some(w_q), Some(w_k), Some(w_v), _) => Scoring::Additive { w_q, w_k, w_v },
+            (.., Some(w)) => Scoring::General { w },
+            _ if form.str()? == "scaled" => Scoring::Scaled,
+            _ => Scoring::Dot,
         };
         let steps =
             released(py, || core::scoring_steps(form, &q, &k, &v, lengths.as_deref()))?;
@@ -180,4 +167,27 @@ pub fn scoring<'py>(
             give_narrow::<S, _>(py, steps.scores),
         ))
     })
+}
+
+/// The weights that the form has, and no others.
+fn check_weights(form: &Object<'_>, weights: &Weights<'_>) -> PyResult<()> {
+    let (py, form) = (form.py(), form.str()?);
+    let refused = |argument, expected: &str, got: &str| {
+        refuse(py, InvalidConfig, "scoring", argument, expected, got)
+    };
+    let due: &[&str] = match form.to_str()? {
+        "additive" => &["w_q", "w_k", "w_v"],
+        "general" => &["w"],
+        "dot" | "scaled" => &[],
+        other => return Err(refused("form", "additive, dot, general or scaled", other)),
+    };
+    let (w_q, w_k, w_v, w) = weights;
+    for (argument, x) in [("w_q", w_q), ("w_k", w_k), ("w_v", w_v), ("w", w)] {
+        let (is_due, given) = (due.contains(&argument), !x.is_none());
+        let [expected, got] = [is_due, given].map(|x| if x { "an array" } else { "None" });
+        if is_due != given {
+            return Err(refused(argument, &format!("{expected} for the form {form}"), got));
+        }
+    }
+    Ok(())
 }

@@ -167,8 +167,8 @@ pub fn alibi<'py>(
 /// num_heads -> slopes, in float64
 #[pyfunction]
 pub fn alibi_slopes<'py>(num_heads: &Object<'py>) -> PyResult<Object<'py>> {
-    let heads = size("alibi_slopes", "num_heads", num_heads, 0)?;
-    Ok(give(num_heads.py(), core::alibi_slopes(heads)))
+    let (py, heads) = (num_heads.py(), size("alibi_slopes", "num_heads", num_heads, 0)?);
+    Ok(give(py, released(py, || core::alibi_slopes(heads))?))
 }
 
 /// (scores, table, q_offset, bidirectional, max_distance) -> output, buckets

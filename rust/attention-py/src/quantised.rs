@@ -27,7 +27,7 @@ pub fn quantisation(
 
 /// The arrays of codes.
 pub fn code_objects<D: Dimension>(py: Python<'_>, codes: Codes<D>) -> CodeObjects<'_> {
-    let has_scale = matches!(codes.quantisation.format, Format::Int8 | Format::Int4);
+    let has_scale = codes.quantisation.format.is_integer();
     let has_zero = codes.quantisation.zero_point;
     (
         give(py, codes.codes),
@@ -70,12 +70,12 @@ pub fn restore<'py>(
     let codes = codes.as_array().to_owned();
     let per_group = |argument, x| -> PyResult<ArrayD<f32>> {
         let mut none = codes.raw_dim();
-        none[codes.ndim() - 1] = 0;
+        none.as_array_view_mut().last_mut().into_iter().for_each(|groups| *groups = 0);
         let x = optional_array::<f32>(name, argument, x)?;
         Ok(x.map_or_else(|| ArrayD::zeros(none), |x| x.as_array().to_owned()))
     };
     let (scale, zero) = (per_group("scale", scale)?, per_group("zero", zero)?);
     let channels = optional_size(name, "channels", channels)?.unwrap_or(0);
     let codes = Codes { quantisation, channels, codes, scale, zero };
-    Ok(give(py, released(py, || Ok(core::restore(&codes)))?))
+    Ok(give(py, released(py, || core::restore(&codes))?))
 }

@@ -168,6 +168,6 @@ pub fn philox_words<'py>(
     let (py, name) = (seed.py(), "philox_words");
     let seed = size(name, "seed", seed, 0)? as u64;
     let (first, count) = (size(name, "first", first, 0)? as u64, size(name, "count", count, 0)?);
-    let words = released(py, || Ok(core::philox_words(seed, first, count)))?;
+    let words = released(py, || core::philox_words(seed, first, count))?;
     Ok(give(py, words))
 }

@@ -10,6 +10,7 @@ import rosetta_attention_rs as ra
 X = np.ones((1, 2, 3, 4))
 QKV = (np.ones((1, 3, 2)), np.ones((1, 4, 2)), np.ones((1, 4, 5)))
 ROWS = (np.ones((3, 2, 2)), np.ones((4, 1, 2)), np.ones((4, 1, 2)))
+ADDITIVE = {"w_q": np.ones((3, 2)), "w_k": np.ones((3, 2)), "w_v": np.ones(3)}
 CU = (np.array([0, 1, 3]), np.array([0, 4, 4]))
 
 
@@ -86,6 +87,11 @@ BAD_CALLS = {
         lambda: ra.scoring("cosine", *QKV),
         lambda: ra.scoring("general", *QKV),
         lambda: ra.scoring("additive", *QKV, w_q=np.ones((3, 2))),
+        lambda: ra.scoring("dot", *QKV, w=np.ones((2, 2))),
+        lambda: ra.scoring("scaled", *QKV, w_v=np.ones(3)),
+        lambda: ra.scoring("general", *QKV, w=np.ones((2, 2)), w_k=np.ones((3, 2))),
+        lambda: ra.scoring("additive", *QKV, **ADDITIVE, w=np.ones((2, 2))),
+        lambda: ra.scoring("general", *QKV, w_q=np.ones((3, 2), np.float32)),
         lambda: ra.scoring("dot", *QKV, kv_lengths=np.array([5])),
         lambda: ra.flash(X, X, X, block_k=0),
         lambda: ra.split_kv(X, X, X, splits=1.0),

@@ -73,12 +73,13 @@ def test_read_only_arrays(rung, qkv):
     assert np.array_equal(rung(*qkv), want)
 
 
-def test_contiguous_arrays_are_not_copied():
-    k = np.broadcast_to(np.float32(0.0), (1, 1, 2**33, 1))  # 32 GiB, had it to be copied
-    length = np.array([3])
-    mask = ra.Mask(kv_lengths=length)
-    with pytest.raises(ra.ShapeMismatch):
-        ra.sdpa(np.zeros((1, 1, 1, 2), np.float32), k, k, mask=mask)
+def test_contiguous_arrays_are_not_copied(tmp_path):
+    shape = (1, 1, 2**33, 1)  # 32 GiB: holes of a file, which take no memory unless they are copied
+    k = np.memmap(tmp_path / "holes", np.float32, "w+", shape=shape)
+    assert k.flags.c_contiguous
+    for x in (k, np.broadcast_to(np.float32(0), shape)):
+        q = np.zeros((1, 1, 0, 1), np.float32)  # no query, so nothing is read either
+        assert ra.sdpa(q, x, x).shape == (1, 1, 0, 1)
 
 
 def test_results_are_arrays_of_their_own(qkv):
@@ -97,7 +98,7 @@ def test_inputs_are_left_alone(rung, qkv):
     assert all(np.array_equal(x, y) for x, y in zip(qkv, before, strict=True))
 
 
-def test_denormals_survive(rung):  # B45
+def test_denormals_survive(rung):
     v = column([1e-40, 1e-40])
     assert rung(np.zeros((1, 1, 1, 1), np.float32), np.zeros_like(v), v).item() == np.float32(1e-40)
     assert np.float64(1e-323) != 0.0
@@ -218,15 +219,6 @@ BAD_CALLS = {
 @pytest.mark.parametrize(("code", "changes"), [(code, bad) for code in BAD_CALLS for bad in BAD_CALLS[code]])
 def test_bad_calls(code, changes):
     assert call(**changes) == code
-
-
-def test_tiers():
-    q = np.zeros((1, 1, 1, 1))
-    with pytest.raises(ra.InvalidConfig, match="sdpa: tier: expected avx512, avx2 or portable, got sse9"):
-        ra.sdpa_simd(q, q, q, tier="sse9")
-    assert ra.simd_tiers()[-1] == "portable"
-    error = ra.Unsupported("tier.avx512")
-    assert (error.code, error.feature) == ("unsupported", "tier.avx512")
 
 
 def test_bad_layers():
@@ -363,14 +355,7 @@ def test_bad_cache_configs(code, arguments, options):
 # Threads
 
 
-def test_a_cache_beyond_all_memory_is_an_exception():
-    with pytest.raises(MemoryError):
-        ra.KVCache(2, 2, 3, capacity=10**14)
-    with pytest.raises(MemoryError):
-        ra.KVCache(10**15, 1, 1)
-
-
-def test_eight_threads_get_the_bits_of_one(rung, qkv):  # B50
+def test_eight_threads_get_the_bits_of_one(rung, qkv):
     want = rung(*qkv)
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: rung(*qkv), range(64)))
@@ -389,5 +374,6 @@ def test_a_cache_shared_by_threads():
 
     with ThreadPoolExecutor(8) as pool:
         results = np.array(list(pool.map(work, range(200))))
-    assert np.all((results == 0) | (abs(results - 1) < 1e-12))
+    # Each of n <= 100 weights is 1/n, rounded once, and so is each of n sums of them: n + 1 roundings at most.
+    assert np.all((results == 0) | (abs(results - 1) <= 101 * 2.0**-53))
     assert len(cache) == 100

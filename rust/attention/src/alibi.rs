@@ -11,6 +11,7 @@
 
 use ndarray::{Array1, Array3, Array4, ArrayRef4};
 
+use crate::allocation::Purpose;
 use crate::errors::Result;
 use crate::float::Float;
 use crate::masks::distance;
@@ -50,7 +51,7 @@ pub fn alibi_steps<T: Float>(scores: &ArrayRef4<T>, q_offset: i64) -> Result<Ali
     let (_, heads, tq, tk) = scores.dim();
 
     // 1. slopes: one a head, a geometric sequence
-    let slopes = alibi_slopes(heads).mapv(T::from_f64); // (H)
+    let slopes: Array1<T> = slopes(heads).map(T::from_f64).collect(); // (H)
 
     // 2. distances: of this query and of this key, whichever comes first
     let bias = Array3::from_shape_fn((heads, tq, tk), |(h, i, j)| {
@@ -64,16 +65,27 @@ pub fn alibi_steps<T: Float>(scores: &ArrayRef4<T>, q_offset: i64) -> Result<Ali
 
 /// The slopes of `num_heads` heads: (H).
 ///
+/// # Errors
+/// `InvalidConfig` for more heads than there is memory for.
+///
 /// ```
-/// let slopes = rosetta_attention::alibi_slopes(4);
+/// let slopes = rosetta_attention::alibi_slopes(4)?;
 /// assert_eq!(slopes.to_vec(), [1.0 / 4.0, 1.0 / 16.0, 1.0 / 64.0, 1.0 / 256.0]);
+/// # Ok::<(), rosetta_attention::AttentionError>(())
 /// ```
-pub fn alibi_slopes(num_heads: usize) -> Array1<f64> {
+pub fn alibi_slopes(num_heads: usize) -> Result<Array1<f64>> {
+    let mut memory = Purpose::option("alibi_slopes", "num_heads").array(num_heads, 0.0)?; // (H)
+    memory.iter_mut().zip(slopes(num_heads)).for_each(|(slot, slope)| *slot = slope);
+    Ok(memory)
+}
+
+/// The slopes of [`alibi_slopes`], one by one.
+fn slopes(num_heads: usize) -> impl Iterator<Item = f64> {
     let of_power =
         |heads: usize| (1..=heads).map(move |h| 2.0_f64.powf(-8.0 * h as f64 / heads as f64));
     let power = if num_heads == 0 { 0 } else { 1 << num_heads.ilog2() }; // the largest within
     let between = of_power(2 * power).step_by(2); // what is missing lies between those that are there
-    of_power(power).chain(between).take(num_heads).collect()
+    of_power(power).chain(between).take(num_heads)
 }
 
 #[cfg(test)]
@@ -84,6 +96,7 @@ mod tests {
 
     #[test]
     fn numbers_of_heads() {
+        let alibi_slopes = |heads| alibi_slopes(heads).unwrap();
         assert!(alibi_slopes(0).is_empty());
         assert_eq!(alibi_slopes(1).to_vec(), [2.0_f64.powi(-8)]);
         let eight: Vec<f64> = (1..=8).map(|h| 2.0_f64.powi(-h)).collect();
@@ -91,9 +104,12 @@ mod tests {
         let twelve = alibi_slopes(12);
         assert_eq!(twelve.slice(s![..8]).to_vec(), eight);
         for (h, exponent) in [0.5, 1.5, 2.5, 3.5].into_iter().enumerate() {
-            assert!((twelve[8 + h] - 2.0_f64.powf(-exponent)).abs() < 1e-15);
+            // Exponents are exact, so each of two powers below 1 is off by a unit of 2^-53 at most.
+            assert!((twelve[8 + h] - 2.0_f64.powf(-exponent)).abs() <= f64::EPSILON);
         }
         assert_eq!(alibi_slopes(3).to_vec(), [1.0 / 16.0, 1.0 / 256.0, 1.0 / 4.0]);
+        let error = super::alibi_slopes(1_000_000_000_000_000).unwrap_err();
+        assert_eq!(error.code(), "invalid_config");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use ndarray::{
 use crate::cache_content::{Column, Contents, Description};
 use crate::cast::{Stored, narrow, widen};
 use crate::checks::{check_attend, check_index};
-use crate::errors::{AttentionError, Result};
+use crate::errors::{AttentionError, Fault, Result};
 use crate::float::Float;
 use crate::masks::{Mask, allows};
 use crate::quantise::Codes;
@@ -252,9 +252,10 @@ pub trait Cache<S: Stored>: Send + Sync {
     /// Keys and values as a quantised cache stores them, zero beyond a row.
     ///
     /// # Errors
-    /// `Unsupported` where nothing is quantised.
+    /// `InvalidConfig` where nothing is quantised.
     fn read_codes(&self) -> Result<[Codes<Ix4>; 2]> {
-        lacks("codes")
+        let expected = "false but in a quantised cache";
+        Err(AttentionError::InvalidConfig(Fault::new("read", "codes", expected, true)))
     }
 
     /// Kind, type and sizes: what a file says of itself, and what must fit.
@@ -274,7 +275,7 @@ pub trait Cache<S: Stored>: Send + Sync {
 }
 
 /// The answer of a kind that does not have such a step.
-fn lacks<R>(feature: &str) -> Result<R> {
+fn lacks(feature: &str) -> Result<()> {
     Err(AttentionError::Unsupported(feature.into()))
 }
 

@@ -7,7 +7,9 @@ use std::ops::Range;
 use ndarray::{Ix3, Ix4};
 use safetensors::Dtype;
 
+use crate::allocation::Purpose;
 use crate::cache_content::{Column, Contents, array_from_bytes, array_to_bytes};
+use crate::errors::Result;
 use crate::memory::Memory;
 use crate::quantise::{Codes, Format, Quantisation};
 use crate::rows::Rows;
@@ -24,28 +26,27 @@ pub(crate) struct CodeMemory {
 }
 
 impl CodeMemory {
+    /// For sizes (B, H, room, channels).
     pub(crate) fn new(
-        batch: usize,
-        heads: usize,
-        room: usize,
-        channels: usize,
+        purpose: Purpose,
+        (batch, heads, room, channels): (usize, usize, usize, usize),
         quantisation: Quantisation,
-    ) -> Self {
+    ) -> Result<Self> {
         let (bytes, scales, zeros) = quantisation.sizes(channels);
-        Self {
+        Ok(Self {
             quantisation,
             channels,
             heads,
-            codes: Memory::new(batch, heads, room, bytes),
-            scale: Memory::new(batch, heads, room, scales),
-            zero: Memory::new(batch, heads, room, zeros),
-        }
+            codes: Memory::new(purpose, (batch, heads, room, bytes))?,
+            scale: Memory::new(purpose, (batch, heads, room, scales))?,
+            zero: Memory::new(purpose, (batch, heads, room, zeros))?,
+        })
     }
 
-    pub(crate) fn grow(&mut self, room: usize) {
-        self.codes.grow(room);
-        self.scale.grow(room);
-        self.zero.grow(room);
+    pub(crate) fn grow(&mut self, purpose: Purpose, room: usize) -> Result<()> {
+        self.codes.grow(purpose, room)?;
+        self.scale.grow(purpose, room)?;
+        self.zero.grow(purpose, room)
     }
 
     /// Slots of row `b` from `start` on become `x` (H, count, ·).
@@ -142,12 +143,16 @@ impl CodeMemory {
     }
 
     /// The way back, into memory for at least `room` slots a row.
-    pub(crate) fn restore(&mut self, contents: &[Vec<u8>], rows: &Rows, room: usize) {
+    pub(crate) fn restored(&self, contents: &[Vec<u8>], rows: &Rows, room: usize) -> Result<Self> {
         let (bytes, scales, zeros) = self.quantisation.sizes(self.channels);
         let shape = |n| (rows.batch(), self.heads, rows.longest(), n);
         let column = |index: usize| contents.get(index).map_or(&[][..], Vec::as_slice);
-        self.codes.restore(array_from_bytes(column(0), shape(bytes)), room);
-        self.scale.restore(array_from_bytes(column(1), shape(scales)), room);
-        self.zero.restore(array_from_bytes(column(2), shape(zeros)), room);
+        let load = Purpose::load();
+        Ok(Self {
+            codes: Memory::holding(load, array_from_bytes(column(0), shape(bytes)), room)?,
+            scale: Memory::holding(load, array_from_bytes(column(1), shape(scales)), room)?,
+            zero: Memory::holding(load, array_from_bytes(column(2), shape(zeros)), room)?,
+            ..*self
+        })
     }
 }

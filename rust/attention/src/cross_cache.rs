@@ -10,6 +10,7 @@
 
 use ndarray::ArrayRef4;
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
 use crate::cache_content::{Column, Contents, Description};
 use crate::cast::Stored;
@@ -33,7 +34,7 @@ impl<S: Stored> CrossCache<S> {
     /// An empty cache.
     ///
     /// # Errors
-    /// `InvalidConfig` when `num_kv_heads` or `head_dim` is 0.
+    /// `InvalidConfig` when `num_kv_heads` or `head_dim` is 0, and for rows and heads of more than 2^53 numbers.
     pub fn new(
         batch: usize,
         num_kv_heads: usize,
@@ -42,7 +43,8 @@ impl<S: Stored> CrossCache<S> {
     ) -> Result<Self> {
         let sizes = Sizes { batch, num_kv_heads, head_dim, value_dim };
         check_cache_config("cross_cache", sizes, None)?;
-        Ok(Self { slots: KvSlots::new(sizes, 0), written: false })
+        let purpose = Purpose::option("cross_cache", "batch");
+        Ok(Self { slots: KvSlots::new(purpose, sizes, 0)?, written: false })
     }
 }
 
@@ -65,7 +67,7 @@ impl<S: Stored> Cache<S> for CrossCache<S> {
         // 1. write once: until a reset, nothing is added to it
         self.check_append(k, v, options)?;
         let counts = options.counts(self.slots.sizes.batch, k.dim().2); // (B)
-        self.slots.grow(self.longest_after(&counts));
+        self.slots.grow(self.longest_after(&counts))?;
         self.slots.write(k, v, options);
         self.slots.rows.advance(&counts);
         self.written = true;
@@ -133,8 +135,9 @@ impl<S: Stored> Cache<S> for CrossCache<S> {
 
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
         check_whole_rows("load", &rows)?;
-        self.written = rows.longest() > 0;
-        self.slots.restore(rows, contents, 0);
+        let written = rows.longest() > 0;
+        self.slots.restore(rows, contents, 0)?;
+        self.written = written;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! output_n = 0 when word n of the seed is below p · 2^32, else x_n / (1 - p)
 //! ```
 //!
-//! Element n of a row-major array has word n of [`philox_words`], so a tile that knows where it lies needs
+//! Element n of a row-major array has word n of [`philox_words`](crate::philox_words), so a tile that knows where it lies needs
 //! no other element's word.
 //!
 //! Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting",
@@ -15,7 +15,7 @@ use ndarray::{Array, Array1, ArrayRef, Dimension, Zip};
 use crate::checks::check_dropout;
 use crate::errors::Result;
 use crate::float::Float;
-use crate::philox::philox_words;
+use crate::philox::words;
 
 /// Which elements are dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,11 +76,11 @@ impl Dropout {
     /// Which of the elements `first`, `first + 1`, … stay: (count).
     pub(crate) fn keep(&self, first: u64, count: usize) -> Array1<bool> {
         // 1. random words: one an element, by its index
-        let words = philox_words(self.seed, first, count); // (count)
+        let words = words(self.seed, first, count); // (count)
 
         // 2. keep: the words below p of their range are those of the dropped ones
         let dropped = (self.p * 2.0_f64.powi(32)).ceil() as u64; // at most 2^32
-        words.mapv(|word| u64::from(word) >= dropped) // (count)
+        words.map(|word| u64::from(word) >= dropped).collect() // (count)
     }
 
     /// What becomes of one element.
@@ -115,9 +115,9 @@ mod tests {
             let part = dropout_steps(&x.slice(s![first.., .., ..]), &options, 21 * first as u64);
             assert_eq!(part.unwrap().keep, whole.keep.slice(s![first.., .., ..]));
         }
-        let words = philox_words(9, 0, 105);
+        let words = words(9, 0, 105);
         let threshold = (0.4 * 2.0_f64.powi(32)).ceil() as u32;
-        assert!(whole.keep.iter().zip(&words).all(|(&keep, &word)| keep == (word >= threshold)));
+        assert!(whole.keep.iter().zip(words).all(|(&keep, word)| keep == (word >= threshold)));
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub enum AttentionError {
     /// Sizes or ranks that do not fit together.
     #[error("{0}")]
     ShapeMismatch(Fault),
-    /// An array of the wrong element type. Rust's own types exclude it; the bindings raise it.
+    /// A number type that does not fit: that of a cache file. In a call Rust's own types exclude it; the bindings
+    /// raise it.
     #[error("{0}")]
     DtypeMismatch(Fault),
     /// A scalar option outside its range, or two options that exclude each other.

@@ -12,6 +12,7 @@
 
 use ndarray::{ArrayRef4, ArrayView4};
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
 use crate::cache_content::{Column, Contents, Description};
 use crate::cast::Stored;
@@ -35,7 +36,7 @@ impl<S: Stored> KvCache<S> {
     /// An empty cache. `capacity`: most positions a row may hold; `None` = grows by doubling.
     ///
     /// # Errors
-    /// `InvalidConfig` when `num_kv_heads` or `head_dim` is 0.
+    /// `InvalidConfig` when `num_kv_heads` or `head_dim` is 0, and for a cache of more than 2^53 numbers.
     ///
     /// ```
     /// use ndarray::{Array4, array};
@@ -57,7 +58,8 @@ impl<S: Stored> KvCache<S> {
     ) -> Result<Self> {
         let sizes = Sizes { batch, num_kv_heads, head_dim, value_dim };
         check_cache_config("kv_cache", sizes, capacity)?;
-        Ok(Self { slots: KvSlots::new(sizes, capacity.unwrap_or(0)), capacity })
+        let purpose = Purpose::option("kv_cache", "capacity");
+        Ok(Self { slots: KvSlots::new(purpose, sizes, capacity.unwrap_or(0))?, capacity })
     }
 
     /// The same cache, with keys rotated at their positions when they come, and queries at theirs.
@@ -117,7 +119,7 @@ impl<S: Stored> Cache<S> for KvCache<S> {
 
         // 2. grow: at least double, so that n appends copy O(n) positions
         let counts = options.counts(self.slots.sizes.batch, k.dim().2); // (B)
-        self.slots.grow(self.longest_after(&counts));
+        self.slots.grow(self.longest_after(&counts))?;
 
         // 3. write: each row at its own end
         self.slots.write(k, v, options);
@@ -196,8 +198,7 @@ impl<S: Stored> Cache<S> for KvCache<S> {
 
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
         check_room("load", rows.longest(), self.capacity)?;
-        self.slots.restore(rows, contents, self.capacity.unwrap_or(0));
-        Ok(())
+        self.slots.restore(rows, contents, self.capacity.unwrap_or(0))
     }
 }
 

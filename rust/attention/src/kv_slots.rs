@@ -6,6 +6,7 @@
 
 use ndarray::{Array1, ArrayRef4, ArrayView4, s};
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys};
 use crate::cache_content::{Contents, array_from_bytes, array_to_bytes};
 use crate::cast::Stored;
@@ -27,15 +28,15 @@ pub(crate) struct KvSlots<S> {
 }
 
 impl<S: Stored> KvSlots<S> {
-    pub(crate) fn new(sizes: Sizes, room: usize) -> Self {
+    pub(crate) fn new(purpose: Purpose, sizes: Sizes, room: usize) -> Result<Self> {
         let Sizes { batch, num_kv_heads, head_dim, value_dim } = sizes;
-        Self {
+        Ok(Self {
             sizes,
             rope: None,
-            rows: Rows::new(batch),
-            k: Memory::new(batch, num_kv_heads, room, head_dim),
-            v: Memory::new(batch, num_kv_heads, room, value_dim),
-        }
+            rows: Rows::new(purpose, batch)?,
+            k: Memory::new(purpose, (batch, num_kv_heads, room, head_dim))?,
+            v: Memory::new(purpose, (batch, num_kv_heads, room, value_dim))?,
+        })
     }
 
     /// A view (B, Hkv, L, D); junk beyond a row's length.
@@ -48,10 +49,10 @@ impl<S: Stored> KvSlots<S> {
         self.v.view(self.rows.longest())
     }
 
-    /// Memory for at least `room` slots a row.
-    pub(crate) fn grow(&mut self, room: usize) {
-        self.k.grow(room);
-        self.v.grow(room);
+    /// Memory for an append after which the longest row has `room` slots.
+    pub(crate) fn grow(&mut self, room: usize) -> Result<()> {
+        self.k.grow(Purpose::append(), room)?;
+        self.v.grow(Purpose::append(), room)
     }
 
     /// The tokens that count behind the slots of each row, keys rotated; they exist after `rows.advance`.
@@ -129,11 +130,13 @@ impl<S: Stored> KvSlots<S> {
     }
 
     /// The way back, into memory for at least `room` slots a row.
-    pub(crate) fn restore(&mut self, rows: Rows, contents: &Contents, room: usize) {
+    pub(crate) fn restore(&mut self, rows: Rows, contents: &Contents, room: usize) -> Result<()> {
         let Sizes { batch, num_kv_heads, head_dim, value_dim } = self.sizes;
         let shape = |n| (batch, num_kv_heads, rows.longest(), n);
-        self.k.restore(array_from_bytes(&contents[0], shape(head_dim)), room);
-        self.v.restore(array_from_bytes(&contents[1], shape(value_dim)), room);
-        self.rows = rows;
+        let (k, v) = (&contents[0], &contents[1]);
+        let k = Memory::holding(Purpose::load(), array_from_bytes(k, shape(head_dim)), room)?;
+        let v = Memory::holding(Purpose::load(), array_from_bytes(v, shape(value_dim)), room)?;
+        (self.rows, self.k, self.v) = (rows, k, v);
+        Ok(())
     }
 }

@@ -15,6 +15,7 @@
 
 use ndarray::{ArrayRef4, Axis, concatenate, s};
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index};
 use crate::cache_content::{Column, Contents, Description, array_from_bytes, array_to_bytes};
 use crate::cast::Stored;
@@ -42,17 +43,18 @@ impl<S: Stored> LatentCache<S> {
     /// An empty cache. `capacity`: most positions a row may hold; `None` = grows by doubling.
     ///
     /// # Errors
-    /// `InvalidConfig` when `latent_dim` is 0.
+    /// `InvalidConfig` when `latent_dim` is 0, and for a cache of more than 2^53 numbers.
     pub fn new(
         batch: usize,
         latent_dim: usize,
         rope_dim: usize,
         capacity: Option<usize>,
     ) -> Result<Self> {
-        check_latent_config("latent_cache", latent_dim)?;
+        check_latent_config("latent_cache", batch, (latent_dim, rope_dim), capacity)?;
+        let (purpose, room) = (Purpose::option("latent_cache", "capacity"), capacity.unwrap_or(0));
         Ok(Self {
-            tokens: Memory::new(batch, 1, capacity.unwrap_or(0), latent_dim + rope_dim),
-            rows: Rows::new(batch),
+            tokens: Memory::new(purpose, (batch, 1, room, latent_dim + rope_dim))?,
+            rows: Rows::new(purpose, batch)?,
             latent_dim,
             rope_dim,
             capacity,
@@ -98,8 +100,8 @@ impl<S: Stored> Cache<S> for LatentCache<S> {
         let counts = options.counts(self.rows.batch(), latent.dim().2); // (B)
 
         // 2. write: both in one slot, side by side
+        self.tokens.grow(Purpose::append(), self.longest_after(&counts))?;
         let tokens = concatenate![Axis(3), latent.view(), rope_key.view()]; // (B, 1, T, R + Dr)
-        self.tokens.grow(self.longest_after(&counts));
         for (b, &count) in counts.iter().enumerate() {
             self.tokens.write(b, self.rows.row(b).len(), options.taken(&tokens, b, count));
         }
@@ -181,7 +183,7 @@ impl<S: Stored> Cache<S> for LatentCache<S> {
         let latent = array_from_bytes::<S>(&contents[0], shape(self.latent_dim));
         let rope_key = array_from_bytes::<S>(&contents[1], shape(self.rope_dim));
         let tokens = concatenate![Axis(3), latent, rope_key]; // (B, 1, L, R + Dr)
-        self.tokens.restore(tokens, self.capacity.unwrap_or(0));
+        self.tokens = Memory::holding(Purpose::load(), tokens, self.capacity.unwrap_or(0))?;
         self.rows = rows;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The family of attention mechanisms, over [`ndarray`] views of any strides.
 //!
-//! Each module is one op in its readable rung (`naive`): the formula, step by step.
+//! Most modules are one op each in its readable rung (`naive`): the formula, step by step; faster rungs and caches have
+//! modules of their own.
 //!
 //! - Attention: [`softmax`](mod@softmax), [`masks`], [`sdpa`](mod@sdpa) and its other rungs
 //!   [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
@@ -34,6 +35,7 @@
 //! ```
 
 pub mod alibi;
+mod allocation;
 pub mod block;
 pub mod cache;
 pub mod cache_content;

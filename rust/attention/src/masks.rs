@@ -14,6 +14,7 @@
 
 use ndarray::{Array4, ArrayRef1, ArrayRefD, ArrayView4};
 
+use crate::allocation::Purpose;
 use crate::checks::check_mask;
 use crate::errors::Result;
 
@@ -77,10 +78,13 @@ impl Offset<'_> {
 /// ```
 pub fn visible(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Result<Array4<bool>> {
     check_mask("visible", mask, shape)?;
-    Ok(table(mask, shape))
+    let mut table = Purpose::option("visible", "shape").array(shape, false)?; // (B, Hq, Tq, Tk)
+    let keep = mask.keep.map(|keep| keep.broadcast(shape).expect("checked"));
+    table.indexed_iter_mut().for_each(|(slot, visible)| *visible = sees(mask, keep, slot));
+    Ok(table)
 }
 
-/// `visible` for arguments that were checked.
+/// `visible` for arguments that were checked, beside which there are scores of the same shape.
 pub(crate) fn table(mask: &Mask<'_>, shape: (usize, usize, usize, usize)) -> Array4<bool> {
     let keep = mask.keep.map(|keep| keep.broadcast(shape).expect("checked"));
     Array4::from_shape_fn(shape, |slot| sees(mask, keep, slot)) // (B, Hq, Tq, Tk)
@@ -147,17 +151,17 @@ mod tests {
     #[test]
     fn causal_is_top_left_unless_told_otherwise() {
         let causal = Mask { causal: true, ..Mask::default() };
-        assert_eq!(seen(&causal, 2, 4), [vec![0], vec![0, 1]]); // B04
+        assert_eq!(seen(&causal, 2, 4), [vec![0], vec![0, 1]]); // CausalAlignment
         let shifted = Mask { q_offset: Some(Offset::One(2)), ..causal };
         assert_eq!(seen(&shifted, 2, 4), [vec![0, 1, 2], vec![0, 1, 2, 3]]);
         let before = Mask { q_offset: Some(Offset::One(-2)), ..causal };
-        assert_eq!(seen(&before, 4, 2), [vec![], vec![], vec![0], vec![0, 1]]); // B23
+        assert_eq!(seen(&before, 4, 2), [vec![], vec![], vec![0], vec![0, 1]]); // FullyMaskedRow
     }
 
     #[test]
     fn window_counts_the_keys_beside_the_query() {
         let window = Mask { window: Some((Some(1), Some(0))), ..Mask::default() };
-        assert_eq!(seen(&window, 4, 4), [vec![0], vec![0, 1], vec![1, 2], vec![2, 3]]); // B10
+        assert_eq!(seen(&window, 4, 4), [vec![0], vec![0, 1], vec![1, 2], vec![2, 3]]); // WindowOffByOne
         let own = Mask { window: Some((Some(0), Some(0))), ..Mask::default() };
         assert_eq!(seen(&own, 2, 3), [vec![0], vec![1]]);
         let right = Mask { window: Some((None, Some(1))), ..Mask::default() };
@@ -198,6 +202,8 @@ mod tests {
         assert_eq!(code(&Mask { kv_lengths: Some(&short), ..Mask::default() }), "shape_mismatch");
         let offset = Some(Offset::PerRow(&short));
         assert_eq!(code(&Mask { q_offset: offset, ..Mask::default() }), "shape_mismatch");
+        let beyond = visible(&Mask::default(), (1, 1, 1 << 25, 1 << 25)).unwrap_err();
+        assert_eq!(beyond.code(), "invalid_config");
         for outside in [-1, 4] {
             let lengths = array![0, outside];
             let mask = Mask { kv_lengths: Some(&lengths), ..Mask::default() };

@@ -6,23 +6,35 @@ use std::ops::Range;
 
 use ndarray::{Array1, Array4, ArrayView3, ArrayView4, Axis, s};
 
+use crate::allocation::Purpose;
+use crate::errors::Result;
+
 /// Numbers (B, H, room, n); what lies beyond a row's slots is junk.
 #[derive(Debug, Clone)]
 pub(crate) struct Memory<E>(Array4<E>);
 
 impl<E: Copy + Default> Memory<E> {
-    pub(crate) fn new(batch: usize, heads: usize, room: usize, n: usize) -> Self {
-        Self(Array4::default((batch, heads, room, n)))
+    /// For sizes (B, H, room, n).
+    pub(crate) fn new(purpose: Purpose, sizes: (usize, usize, usize, usize)) -> Result<Self> {
+        Ok(Self(purpose.array(sizes, E::default())?))
+    }
+
+    /// Slots that are `x` (B, H, L, n), and at least `room` of them.
+    pub(crate) fn holding(purpose: Purpose, x: Array4<E>, room: usize) -> Result<Self> {
+        let mut memory = Self(x);
+        memory.grow(purpose, room)?;
+        Ok(memory)
     }
 
     /// At least `room` slots a row, and at least twice as many as there were if there are more.
-    pub(crate) fn grow(&mut self, room: usize) {
+    pub(crate) fn grow(&mut self, purpose: Purpose, room: usize) -> Result<()> {
         let (batch, heads, old, n) = self.0.dim();
         if room > old {
-            let mut larger = Array4::default((batch, heads, room.max(2 * old), n));
+            let mut larger = purpose.array((batch, heads, room.max(2 * old), n), E::default())?;
             larger.slice_mut(s![.., .., ..old, ..]).assign(&self.0);
             self.0 = larger; // (B, H, room, n)
         }
+        Ok(())
     }
 
     /// Slots of row `b` from `start` on become `x` (H, count, n).
@@ -68,12 +80,6 @@ impl<E: Copy + Default> Memory<E> {
         self.0.dim().1 * self.0.dim().3 * size_of::<E>()
     }
 
-    /// All slots replaced by `x` (B, H, L, n), in at least `room` of them.
-    pub(crate) fn restore(&mut self, x: Array4<E>, room: usize) {
-        self.0 = x;
-        self.grow(room);
-    }
-
     #[cfg(test)]
     pub(crate) fn room(&self) -> usize {
         self.0.dim().2
@@ -88,10 +94,10 @@ mod tests {
 
     #[test]
     fn room_doubles() {
-        let mut memory = Memory::<f32>::new(1, 1, 0, 1);
+        let mut memory = Memory::<f32>::new(Purpose::append(), (1, 1, 0, 1)).unwrap();
         let mut rooms = vec![];
         for n in 0..5 {
-            memory.grow(n + 1);
+            memory.grow(Purpose::append(), n + 1).unwrap();
             memory.write(0, n, Array3::from_elem((1, 1, 1), n as f32).view());
             rooms.push(memory.room());
         }

@@ -303,7 +303,7 @@ mod tests {
     fn heads_are_blocks_of_channels() {
         let x = array![[[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]]; // (B, H, T, n)
         let merged = merge_heads(&x);
-        assert_eq!(merged, array![[[1.0, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 8.0]]]); // B48
+        assert_eq!(merged, array![[[1.0, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 8.0]]]); // HeadReshape
         assert_eq!(split_heads(merged, 2), x);
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ndarray::{Array3, ArrayView3, s};
 
+use crate::allocation::Purpose;
 use crate::cache::{PageCounts, Sizes};
 use crate::cache_content::to_bytes;
 use crate::cast::Stored;
@@ -46,13 +47,15 @@ impl<S: Stored> PagePool<S> {
     /// A pool whose pages are all free.
     ///
     /// # Errors
-    /// `InvalidConfig` when `page_size`, `num_kv_heads` or `head_dim` is 0.
+    /// `InvalidConfig` when `page_size`, `num_kv_heads` or `head_dim` is 0, and for pages of more than 2^53 numbers.
     pub fn new(sizes: PageSizes) -> Result<Self> {
         check_page_size("page_pool", sizes.page_size)?;
         let PageSizes { num_pages: batch, num_kv_heads, head_dim, value_dim, page_size } = sizes;
         let all = Sizes { batch, num_kv_heads, head_dim, value_dim };
         check_cache_config("page_pool", all, Some(page_size))?;
-        let pages = Pages { sizes, pages: vec![], free: vec![], known: HashMap::new() };
+        let mut pages = Pages { sizes, pages: vec![], free: vec![], known: HashMap::new() };
+        // One page that can be had now shows that their size is none that nobody could have.
+        pages.reserve(Purpose::option("page_pool", "page_size"), sizes.num_pages.min(1))?;
         Ok(Self { pages: Arc::new(Mutex::new(pages)), sizes })
     }
 
@@ -75,7 +78,7 @@ impl<S: Stored> PagePool<S> {
 /// The number of a page.
 pub(crate) type PageId = usize;
 
-/// All pages that were ever taken, and which of them are free again.
+/// All pages that there is memory for, and which of them are free.
 #[derive(Debug)]
 pub(crate) struct Pages<S> {
     sizes: PageSizes,
@@ -110,16 +113,22 @@ impl<S: Stored> Pages<S> {
         self.pages[id].holders
     }
 
-    /// A page that only the taker holds; there must be a free one.
-    pub(crate) fn take(&mut self) -> PageId {
-        // 1. take: one that was given back, or memory that never was a page
+    /// Memory for so many pages that are to be taken, so that none of them is refused then.
+    pub(crate) fn reserve(&mut self, purpose: Purpose, needed: usize) -> Result<()> {
         let PageSizes { page_size, num_kv_heads, head_dim, value_dim, .. } = self.sizes;
-        let id = self.free.pop().unwrap_or(self.pages.len());
-        if id == self.pages.len() {
-            let k = Array3::default((num_kv_heads, page_size, head_dim)); // (Hkv, P, D)
-            let v = Array3::default((num_kv_heads, page_size, value_dim)); // (Hkv, P, Dv)
+        while self.free.len() < needed {
+            let k = purpose.array((num_kv_heads, page_size, head_dim), S::default())?; // (Hkv, P, D)
+            let v = purpose.array((num_kv_heads, page_size, value_dim), S::default())?; // (Hkv, P, Dv)
+            self.free.push(self.pages.len());
             self.pages.push(Page { k, v, holders: 0, whole: 0, tokens: None });
         }
+        Ok(())
+    }
+
+    /// A page that only the taker holds; memory for it is reserved.
+    pub(crate) fn take(&mut self) -> PageId {
+        // 1. take: any that nobody holds
+        let id = self.free.pop().expect("reserved");
         self.pages[id].holders = 1;
         id
     }
@@ -136,9 +145,10 @@ impl<S: Stored> Pages<S> {
         // 3. copy on write: of a page that others hold as well
         if self.pages[id].holders > 1 {
             let copy = self.take();
-            let (k, v) = (self.pages[id].k.clone(), self.pages[id].v.clone());
-            self.pages[copy] = Page { k, v, holders: 1, whole: 0, tokens: None };
-            self.pages[id].holders -= 1;
+            let [from, to] = self.pages.get_disjoint_mut([id, copy]).expect("two pages");
+            to.k.assign(&from.k);
+            to.v.assign(&from.v);
+            from.holders -= 1;
             return copy;
         }
         id

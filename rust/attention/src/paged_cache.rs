@@ -14,6 +14,7 @@ use std::mem::take;
 
 use ndarray::{Array4, ArrayRef4, s};
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index, placed_keys};
 use crate::cache_content::{Column, Contents, Description, array_from_bytes, array_to_bytes};
 use crate::cast::Stored;
@@ -38,14 +39,18 @@ pub struct PagedCache<S: Stored> {
 
 impl<S: Stored> PagedCache<S> {
     /// An empty cache that takes its pages from `pool`.
-    pub fn new(pool: &PagePool<S>, batch: usize) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// `InvalidConfig` for more rows than there is memory for.
+    pub fn new(pool: &PagePool<S>, batch: usize) -> Result<Self> {
+        let purpose = Purpose::option("paged_cache", "batch");
+        Ok(Self {
             pool: pool.clone(),
             rope: None,
-            rows: Rows::new(batch),
-            tables: vec![vec![]; batch],
-            tokens: vec![vec![]; batch],
-        }
+            rows: Rows::new(purpose, batch)?,
+            tables: purpose.list(batch, vec![])?,
+            tokens: purpose.list(batch, vec![])?,
+        })
     }
 
     /// The same cache, with keys rotated at their positions when they come, and queries at theirs.
@@ -92,7 +97,9 @@ impl<S: Stored> PagedCache<S> {
     ) -> Result<()> {
         // 1. check: pages for all rows, or nothing is taken
         let (counts, size) = (options.counts(self.rows.batch(), k.dim().2), self.page_size());
-        pages.check_free("append", self.pages_needed(pages, &counts))?;
+        let needed = self.pages_needed(pages, &counts);
+        pages.check_free("append", needed)?;
+        pages.reserve(Purpose::append(), needed)?;
 
         // 2. take pages: the last one is written to if it has room, as many more as it takes
         let writers: Vec<usize> = (0..counts.len()).filter(|&b| counts[b] > 0).collect();
@@ -310,8 +317,11 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
         check_whole_rows("load", &rows)?;
         let pool = self.pool.clone();
         let mut pages = pool.lock();
-        let needed = rows.lengths().iter().map(|&n| (n as usize).div_ceil(self.page_size())).sum();
-        check_pages("load", needed, pages.counts().free + self.pages_of_its_own(&pages))?;
+        let of_row = |&n: &i64| (n as usize).div_ceil(self.page_size());
+        let needed: usize = rows.lengths().iter().map(of_row).sum();
+        let own = self.pages_of_its_own(&pages);
+        check_pages("load", needed, pages.counts().free + own)?;
+        pages.reserve(Purpose::load(), needed.saturating_sub(own))?;
         let Sizes { batch, num_kv_heads, head_dim, value_dim } = self.sizes();
         let shape = |n| (batch, num_kv_heads, rows.longest(), n);
         let k = array_from_bytes(&contents[0], shape(head_dim)); // (B, Hkv, L, D)

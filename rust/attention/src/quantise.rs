@@ -20,7 +20,7 @@ use std::str::FromStr;
 use half::{bf16, f16};
 use ndarray::{Array, ArrayRef, Axis, Dimension};
 
-use crate::checks::{check_group, check_range};
+use crate::checks::{check_codes, check_group, check_range};
 use crate::errors::{AttentionError, Fault, Result};
 
 /// What a number is stored as.
@@ -43,14 +43,14 @@ impl Format {
     pub const ALL: [Self; 5] = [Self::F16, Self::Bf16, Self::Int8, Self::Int4, Self::Fp8E4m3];
 
     /// Whether numbers are multiples of a scale.
-    pub(crate) fn is_integer(self) -> bool {
+    pub fn is_integer(self) -> bool {
         matches!(self, Self::Int8 | Self::Int4)
     }
 
     /// How many bytes the codes of `n` channels take.
     fn bytes(self, n: usize) -> usize {
         match self {
-            Self::F16 | Self::Bf16 => 2 * n,
+            Self::F16 | Self::Bf16 => n.saturating_mul(2),
             Self::Int8 | Self::Fp8E4m3 => n,
             Self::Int4 => n.div_ceil(2),
         }
@@ -141,7 +141,7 @@ pub struct Codes<D: Dimension> {
 /// let int8 = Quantisation { format: Format::Int8, group: None, zero_point: false };
 /// let codes = quantise(&array![[-1.0, 0.5, 1.0], [0.0, 0.0, 0.0]], int8)?;
 /// assert_eq!(codes.codes.mapv(|code| code as i8), array![[-127, 64, 127], [0, 0, 0]]); // 63.5, half to even
-/// assert_eq!(restore(&codes)[[0, 2]], 1.0);
+/// assert_eq!(restore(&codes)?[[0, 2]], 1.0);
 /// # Ok::<(), rosetta_attention::AttentionError>(())
 /// ```
 pub fn quantise<D: Dimension>(
@@ -195,7 +195,16 @@ pub fn quantise<D: Dimension>(
 }
 
 /// The numbers (…, n) that codes stand for.
-pub fn restore<D: Dimension>(codes: &Codes<D>) -> Array<f32, D> {
+///
+/// # Errors
+/// `ShapeMismatch` for parts that do not fit together, `InvalidConfig`.
+pub fn restore<D: Dimension>(codes: &Codes<D>) -> Result<Array<f32, D>> {
+    check_codes("restore", codes)?;
+    Ok(restored(codes))
+}
+
+/// `restore` of codes that were made here.
+pub(crate) fn restored<D: Dimension>(codes: &Codes<D>) -> Array<f32, D> {
     let Codes { quantisation, channels, .. } = codes;
     let (last, group) = (Axis(codes.codes.ndim() - 1), quantisation.group_of(*channels));
     let mut values = vec![];
@@ -203,13 +212,12 @@ pub fn restore<D: Dimension>(codes: &Codes<D>) -> Array<f32, D> {
     for (lane, (scale, zero)) in codes.codes.lanes(last).into_iter().zip(scales) {
         // 4. restore: the way back, rounded after the product and after the sum
         let lane = lane.to_vec();
-        values.extend((0..*channels).map(|channel| match quantisation.format {
-            Format::Int8 | Format::Int4 => {
-                let code = integer_code(&lane, channel, quantisation);
-                let value = code * scale[channel / group];
-                zero.get(channel / group).map_or(value, |zero| value + zero)
+        values.extend((0..*channels).map(|channel| {
+            if !quantisation.format.is_integer() {
+                return float_value(&lane, channel, quantisation.format);
             }
-            format => float_value(&lane, channel, format),
+            let value = integer_code(&lane, channel, quantisation) * scale[channel / group];
+            zero.get(channel / group).map_or(value, |zero| value + zero)
         }));
     }
     with_last(&codes.codes, *channels, values)
@@ -326,17 +334,16 @@ mod tests {
 
     #[test]
     fn degenerate_groups() {
-        // B31: no scale to divide by
-        let zero = quantise(&Array1::zeros(4), int(Format::Int8, false)).unwrap();
-        assert_eq!((zero.scale[0], restore(&zero)), (0.0, Array1::zeros(4)));
+        let zero = quantise(&Array1::zeros(4), int(Format::Int8, false)).unwrap(); // no scale to divide by
+        assert_eq!((zero.scale[0], restored(&zero)), (0.0, Array1::zeros(4)));
         let constant = quantise(&array![0.7, 0.7, 0.7, 0.7], int(Format::Int8, true)).unwrap();
-        assert_eq!(restore(&constant), Array1::from_elem(4, 0.7));
+        assert_eq!(restored(&constant), Array1::from_elem(4, 0.7));
         let ends = quantise(&array![-1.0, 1.0], int(Format::Int8, false)).unwrap();
         assert_eq!(ends.codes.mapv(|code| code as i8), array![-127, 127]);
-        assert_eq!(restore(&ends), array![-1.0, 1.0]);
+        assert_eq!(restored(&ends), array![-1.0, 1.0]);
         // The scale of the smallest number rounds to 0.
         let tiny = quantise(&array![1e-45, -1e-45], int(Format::Int8, false)).unwrap();
-        assert_eq!((tiny.scale[0], restore(&tiny)), (0.0, array![0.0, 0.0]));
+        assert_eq!((tiny.scale[0], restored(&tiny)), (0.0, array![0.0, 0.0]));
     }
 
     #[test]
@@ -344,10 +351,10 @@ mod tests {
         let codes =
             quantise(&array![7.0, -7.0, 3.0, -1.0, -2.0], int(Format::Int4, false)).unwrap();
         assert_eq!(codes.codes, array![0x97, 0xf3, 0x0e]);
-        assert_eq!(restore(&codes), array![7.0, -7.0, 3.0, -1.0, -2.0]);
+        assert_eq!(restored(&codes), array![7.0, -7.0, 3.0, -1.0, -2.0]);
         let codes = quantise(&array![1.0, 16.0, 3.0], int(Format::Int4, true)).unwrap();
         assert_eq!((codes.codes.clone(), codes.zero[0]), (array![0xf0, 0x02], 1.0));
-        assert_eq!(restore(&codes), array![1.0, 16.0, 3.0]);
+        assert_eq!(restored(&codes), array![1.0, 16.0, 3.0]);
     }
 
     #[test]
@@ -363,11 +370,11 @@ mod tests {
     fn floats_are_cast() {
         let x = array![1.0 + 2.0_f32.powi(-11), f32::INFINITY, -0.0];
         assert_eq!(
-            restore(&quantise(&x, float(Format::F16)).unwrap()),
+            restored(&quantise(&x, float(Format::F16)).unwrap()),
             array![1.0, f32::INFINITY, 0.0]
         );
         assert_eq!(quantise(&x, float(Format::Bf16)).unwrap().codes[1], 0x3f);
-        assert_eq!(restore(&quantise(&x, float(Format::Fp8E4m3)).unwrap())[1], 448.0);
+        assert_eq!(restored(&quantise(&x, float(Format::Fp8E4m3)).unwrap())[1], 448.0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 
 use ndarray::{Array4, ArrayRef4, Axis, Ix3, Ix4};
 
+use crate::allocation::Purpose;
 use crate::cache::{
     Append, Cache, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys,
 };
@@ -24,7 +25,7 @@ use crate::checks::{
 };
 use crate::code_memory::CodeMemory;
 use crate::errors::Result;
-use crate::quantise::{Codes, Quantisation, quantise, restore};
+use crate::quantise::{Codes, Quantisation, quantise, restored};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
@@ -61,16 +62,17 @@ impl<S: Stored> QuantisedCache<S> {
         let sizes = Sizes { batch, num_kv_heads, head_dim, value_dim };
         check_cache_config("quantised_cache", sizes, capacity)?;
         check_quantisation("quantised_cache", &quantisation)?;
-        let memory =
-            |n| CodeMemory::new(batch, num_kv_heads, capacity.unwrap_or(0), n, quantisation);
+        let purpose = Purpose::option("quantised_cache", "capacity");
+        let shape = |n| (batch, num_kv_heads, capacity.unwrap_or(0), n);
+        let memory = |n| CodeMemory::new(purpose, shape(n), quantisation);
         Ok(Self {
             sizes,
             capacity,
             quantisation,
             rope: None,
-            rows: Rows::new(batch),
-            k: memory(head_dim),
-            v: memory(value_dim),
+            rows: Rows::new(purpose, batch)?,
+            k: memory(head_dim)?,
+            v: memory(value_dim)?,
             given: PhantomData,
         })
     }
@@ -107,6 +109,20 @@ impl<S: Stored> QuantisedCache<S> {
         let both = |(b, &count)| Ok((codes(&k, b, count)?, codes(&v, b, count)?));
         counts.iter().enumerate().map(both).collect()
     }
+
+    /// Adds `counts[b]` tokens a row, which are prepared.
+    fn store(&mut self, codes: &[RowCodes], counts: &[usize]) -> Result<()> {
+        // 3. write: codes and their scales, each row at its own end
+        let needed = self.longest_after(counts);
+        self.k.grow(Purpose::append(), needed)?;
+        self.v.grow(Purpose::append(), needed)?;
+        for (b, (k, v)) in codes.iter().enumerate() {
+            self.k.write(b, self.rows.row(b).len(), k);
+            self.v.write(b, self.rows.row(b).len(), v);
+        }
+        self.rows.advance(counts);
+        Ok(())
+    }
 }
 
 impl<S: Stored> Cache<S> for QuantisedCache<S> {
@@ -128,18 +144,21 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
 
     fn append(&mut self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
         let codes = self.prepared(k, v, options)?;
-        let counts = options.counts(self.sizes.batch, k.dim().2); // (B)
+        self.store(&codes, &options.counts(self.sizes.batch, k.dim().2))
+    }
 
-        // 3. write: codes and their scales, each row at its own end
-        let needed = self.longest_after(&counts);
-        self.k.grow(needed);
-        self.v.grow(needed);
-        for (b, (k, v)) in codes.iter().enumerate() {
-            self.k.write(b, self.rows.row(b).len(), k);
-            self.v.write(b, self.rows.row(b).len(), v);
-        }
-        self.rows.advance(&counts);
-        Ok(())
+    fn append_attend_steps(
+        &mut self,
+        (k, v): (&ArrayRef4<S>, &ArrayRef4<S>),
+        append: &Append<'_>,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Steps<S::Compute>> {
+        let codes = self.prepared(k, v, append)?;
+        let counts = append.counts(self.sizes.batch, k.dim().2); // (B)
+        self.check_attend(q.dim(), self.longest_after(&counts), options)?;
+        self.store(&codes, &counts)?;
+        self.attend_steps(q, options)
     }
 
     fn attend_steps(
@@ -152,8 +171,8 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
 
         // 4. restore: the values that the codes stand for
         let longest = self.rows.longest();
-        let k: Array4<S::Compute> = cast(&restore(&self.k.codes(longest))); // (B, Hkv, L, D)
-        let v: Array4<S::Compute> = cast(&restore(&self.v.codes(longest))); // (B, Hkv, L, Dv)
+        let k: Array4<S::Compute> = cast(&restored(&self.k.codes(longest))); // (B, Hkv, L, D)
+        let v: Array4<S::Compute> = cast(&restored(&self.v.codes(longest))); // (B, Hkv, L, Dv)
 
         // 5. attend: over them, as over any others
         let slots = Slots::new(k.view(), v.view(), &self.rows, self.rope.as_ref());
@@ -174,7 +193,7 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
     fn read(&self) -> Held<S> {
         // 7. read: restored, rounded once more to a half that they may have come as
         let lengths = self.rows.lengths(); // (B)
-        let values = |memory: &CodeMemory| cast(&restore(&memory.read(&self.rows)));
+        let values = |memory: &CodeMemory| cast(&restored(&memory.read(&self.rows)));
         let (k, v) = (values(&self.k), values(&self.v)); // (B, Hkv, L, D), (B, Hkv, L, Dv)
         Held { k, v, lengths, positions: self.rows.positions() }
     }
@@ -209,7 +228,7 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
         if let Some(rope) = self.rope.as_ref().filter(|_| by != 0) {
             let again = |b| {
                 let slots = self.rows.slots_from(b, from);
-                let keys = restore(&self.k.slots(b, slots.clone())); // (1, Hkv, moved, D)
+                let keys = restored(&self.k.slots(b, slots.clone())); // (1, Hkv, moved, D)
                 let turned = further_turned(keys.view(), rope, by).index_axis_move(Axis(0), 0);
                 Ok((slots.start, quantise(&turned, self.quantisation)?)) // (Hkv, moved, D)
             };
@@ -253,9 +272,9 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
         check_room("load", rows.longest(), self.capacity)?;
         let (room, per_memory) = (self.capacity.unwrap_or(0), contents.len() / 2);
-        self.k.restore(&contents[..per_memory], &rows, room);
-        self.v.restore(&contents[per_memory..], &rows, room);
-        self.rows = rows;
+        let k = self.k.restored(&contents[..per_memory], &rows, room)?;
+        let v = self.v.restored(&contents[per_memory..], &rows, room)?;
+        (self.rows, self.k, self.v) = (rows, k, v);
         Ok(())
     }
 }

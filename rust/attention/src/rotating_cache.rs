@@ -17,6 +17,7 @@
 
 use ndarray::{Array1, ArrayRef4};
 
+use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
 use crate::cache_content::{Column, Contents, Description};
 use crate::cast::Stored;
@@ -86,7 +87,8 @@ impl<S: Stored> RotatingCache<S> {
         check_window("rotating_cache", window)?;
         let sizes = Sizes { batch, num_kv_heads, head_dim, value_dim };
         check_cache_config("rotating_cache", sizes, None)?;
-        Ok(Self { slots: KvSlots::new(sizes, 0), reach: Reach { window, keep } })
+        let purpose = Purpose::option("rotating_cache", "batch");
+        Ok(Self { slots: KvSlots::new(purpose, sizes, 0)?, reach: Reach { window, keep } })
     }
 
     /// The same cache, with keys rotated at their positions when they come, and queries at theirs.
@@ -128,6 +130,8 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
         let counts = options.counts(self.slots.sizes.batch, k.dim().2); // (B)
         let needed = self.longest_after(&counts);
 
+        self.slots.grow(needed)?;
+
         // 2. forget: what the first of the new queries cannot see, no later one can
         for b in (0..counts.len()).filter(|&b| counts[b] > 0) {
             let first = self.slots.rows.next_of(b);
@@ -135,7 +139,6 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
         }
 
         // 3. write: each row at its own end, however long the chunk is
-        self.slots.grow(needed);
         self.slots.write(k, v, options);
 
         // 4. advance: positions go on, whatever was forgotten
@@ -220,7 +223,6 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
     }
 
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
-        self.slots.restore(rows, contents, 0);
-        Ok(())
+        self.slots.restore(rows, contents, 0)
     }
 }

@@ -9,7 +9,9 @@ use std::ops::Range;
 
 use ndarray::{Array1, Array2};
 
+use crate::allocation::Purpose;
 use crate::cache::Stats;
+use crate::errors::Result;
 use crate::masks::Offset;
 
 /// The positions of all slots, ascending in each row, and what comes next.
@@ -21,8 +23,8 @@ pub struct Rows {
 
 impl Rows {
     /// `batch` rows that hold nothing.
-    pub(crate) fn new(batch: usize) -> Self {
-        Self { positions: vec![vec![]; batch], next: vec![0; batch] }
+    pub(crate) fn new(purpose: Purpose, batch: usize) -> Result<Self> {
+        Ok(Self { positions: purpose.list(batch, vec![])?, next: purpose.list(batch, 0)? })
     }
 
     /// Rows as a file has them; positions are ascending and below the next one.
@@ -140,7 +142,8 @@ impl Rows {
 
     /// No row holds anything.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.batch());
+        self.positions.iter_mut().for_each(Vec::clear);
+        self.next.fill(0);
     }
 
     /// New row i is old row `index[i]`.
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn positions_outlive_what_is_forgotten() {
-        let mut rows = Rows::new(2);
+        let mut rows = Rows::new(Purpose::append(), 2).unwrap();
         rows.advance(&[3, 1]);
         assert_eq!(rows.retain(0, |j| j != 1), [0, 2]);
         rows.advance(&[1, 0]);

@@ -24,9 +24,10 @@ use std::ops::Range;
 
 use ndarray::{Array2, ArrayRef2};
 
+use crate::allocation::Purpose;
 use crate::checks::{check_keys, check_pattern};
 use crate::errors::Result;
-use crate::philox::philox_words;
+use crate::philox::words;
 
 /// A pattern; sizes are counts of positions, or of blocks where that is said.
 #[derive(Debug, Clone, PartialEq)]
@@ -215,7 +216,8 @@ pub fn sparse_mask(
     causal: bool,
 ) -> Result<Array2<bool>> {
     check_pattern("sparse_mask", pattern, q_len, kv_len)?;
-    let mut table = Array2::from_elem((q_len, kv_len), false); // (Tq, Tk)
+    let purpose = Purpose::option("sparse_mask", "kv_len");
+    let mut table = purpose.array((q_len, kv_len), false)?; // (Tq, Tk)
     for (i, mut row) in table.rows_mut().into_iter().enumerate() {
         let sees = pattern.sees(i, kv_len);
         for (j, visible) in row.indexed_iter_mut() {
@@ -244,7 +246,7 @@ fn positions(blocks: impl IntoIterator<Item = usize>, block: usize, kv_len: usiz
 /// Up to `random` of the blocks `others`, drawn for the block `a` of queries.
 fn draw(mut others: Vec<usize>, a: usize, random: usize, seed: u64) -> Vec<usize> {
     let count = random.min(others.len());
-    let words = philox_words(seed, (a as u64).wrapping_mul(random as u64), count);
+    let words = words(seed, (a as u64).wrapping_mul(random as u64), count);
     let place = |word: u32, left: usize| ((u64::from(word) * left as u64) >> 32) as usize;
-    words.iter().map(|&word| others.remove(place(word, others.len()))).collect()
+    words.map(|word| others.remove(place(word, others.len()))).collect()
 }

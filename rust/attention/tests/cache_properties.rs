@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{same, signed};
+use common::{causal, same, signed};
 use ndarray::{Array1, Array2, Array4, Axis, array, concatenate, s};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn caches(turn: bool) -> Vec<Any> {
         PageSizes { num_pages: 64, page_size: 2, num_kv_heads: HEADS, head_dim: D, value_dim: DV };
     let contiguous = KvCache::new(BATCH, HEADS, D, DV, None).unwrap();
     let rotating = RotatingCache::new(BATCH, HEADS, D, DV, WINDOW, KEEP).unwrap();
-    let paged = PagedCache::new(&PagePool::new(sizes).unwrap(), BATCH);
+    let paged = PagedCache::new(&PagePool::new(sizes).unwrap(), BATCH).unwrap();
     let quantised = QuantisedCache::new(BATCH, HEADS, D, DV, INT8, None).unwrap();
     if !turn {
         return vec![
@@ -101,10 +101,6 @@ fn apply(cache: &mut dyn Cache<f32>, step: &Step, seed: u64) -> Option<Array4<f3
 
 fn tensors(seed: u64, len: usize) -> (Array4<f32>, Array4<f32>) {
     (signed((BATCH, HEADS, len, D), 10 * seed), signed((BATCH, HEADS, len, DV), 10 * seed + 1))
-}
-
-fn causal<'a>() -> Sdpa<'a, f32> {
-    Sdpa { mask: Mask { causal: true, ..Mask::default() }, ..Sdpa::default() }
 }
 
 fn run(cache: &mut dyn Cache<f32>, script: &[Step]) -> Vec<Option<Array4<f32>>> {
@@ -181,7 +177,7 @@ proptest! {
         let q = signed((BATCH, 2 * HEADS, 2, D), 5);
         let mut cache = QuantisedCache::new(BATCH, HEADS, D, DV, quantisation, None).unwrap();
         cache.append(&k, &v, &Append::default()).unwrap();
-        let back = |x: &Array4<f32>| restore(&quantise(x, quantisation).unwrap());
+        let back = |x: &Array4<f32>| restore(&quantise(x, quantisation).unwrap()).unwrap();
         let (k, v) = (back(&k), back(&v));
         let held = cache.read();
         prop_assert!(same(&held.k, &k) && same(&held.v, &v));

@@ -1,17 +1,13 @@
 //! The KV cache on scripts that a person can check. Uniform form: q = 0, so the output is the mean of
-//! the visible values. B numbers are reports of the same bug elsewhere.
+//! the visible values. Names of flags are those of docs/traps.md.
 
 mod common;
 
-use common::{column, same, signed};
+use common::{causal, expect_means, push, same, signed};
 use ndarray::{Array1, Array4, array, s};
 use rosetta_attention::{Append, Cache, Held, KvCache, Mask, Offset, Sdpa, sdpa};
 
 const NAN: f64 = f64::NAN;
-
-fn causal<'a>() -> Sdpa<'a, f64> {
-    Sdpa { mask: Mask { causal: true, ..Mask::default() }, ..Sdpa::default() }
-}
 
 fn cache(capacity: Option<usize>) -> KvCache<f64> {
     KvCache::new(1, 1, 1, 1, capacity).unwrap()
@@ -22,55 +18,40 @@ fn counted(lengths: &Array1<i64>) -> Append<'_> {
     Append { lengths: Some(lengths), ..Append::default() }
 }
 
-fn push(cache: &mut KvCache<f64>, values: &[f64]) {
-    cache
-        .append(&Array4::zeros((1, 1, values.len(), 1)), &column(values), &Append::default())
-        .unwrap();
-}
-
-/// As many queries of 0 as there are means give these outputs.
-fn expect(cache: &KvCache<f64>, options: &Sdpa<'_, f64>, means: &[f64]) {
-    let got = cache.attend(&Array4::zeros((1, 1, means.len(), 1)), options).unwrap();
-    assert!(
-        got.iter().zip(means).all(|(x, y)| (x - y).abs() < 1e-14),
-        "{got} instead of {means:?}"
-    );
-}
-
 #[test]
 fn a_second_chunk_sees_the_first() {
-    let mut cache = cache(None); // B03
+    let mut cache = cache(None); // ChunkedPrefill
     push(&mut cache, &[1.0, 2.0, 4.0]);
-    expect(&cache, &causal(), &[1.0, 1.5, 7.0 / 3.0]);
+    expect_means(&cache, &causal(), &[1.0, 1.5, 7.0 / 3.0]);
     push(&mut cache, &[8.0, 16.0]);
-    expect(&cache, &causal(), &[3.75, 6.2]);
-    let start = Mask { q_offset: Some(Offset::One(0)), ..causal().mask };
-    expect(&cache, &Sdpa { mask: start, ..causal() }, &[1.0, 1.5]);
+    expect_means(&cache, &causal(), &[3.75, 6.2]);
+    let start = Mask { q_offset: Some(Offset::One(0)), ..causal::<f64>().mask };
+    expect_means(&cache, &Sdpa { mask: start, ..causal() }, &[1.0, 1.5]);
 }
 
 #[test]
 fn a_window_over_the_past() {
-    let mut cache = cache(Some(4)); // B24
-    let mask = Mask { window: Some((Some(2), None)), ..causal().mask };
+    let mut cache = cache(Some(4)); // WindowBoundary
+    let mask = Mask { window: Some((Some(2), None)), ..causal::<f64>().mask };
     for (value, mean) in [(1.0, 1.0), (2.0, 1.5), (4.0, 7.0 / 3.0), (8.0, 14.0 / 3.0)] {
         push(&mut cache, &[value]);
-        expect(&cache, &Sdpa { mask, ..Sdpa::default() }, &[mean]);
+        expect_means(&cache, &Sdpa { mask, ..Sdpa::default() }, &[mean]);
     }
 }
 
 #[test]
 fn reset_and_truncate_forget() {
-    let mut cache = cache(None); // B33, B34
+    let mut cache = cache(None); // Rollback, StaleReset
     push(&mut cache, &[1.0, 2.0, 4.0]);
     push(&mut cache, &[100.0, 200.0]);
     cache.truncate(&[4]).unwrap();
     push(&mut cache, &[8.0]);
-    expect(&cache, &causal(), &[23.0]);
+    expect_means(&cache, &causal(), &[23.0]);
     cache.reset();
     assert!(cache.is_empty());
-    expect(&cache, &causal(), &[0.0]);
+    expect_means(&cache, &causal(), &[0.0]);
     push(&mut cache, &[5.0]);
-    expect(&cache, &causal(), &[5.0]);
+    expect_means(&cache, &causal(), &[5.0]);
 }
 
 #[test]

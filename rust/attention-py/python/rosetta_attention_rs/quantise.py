@@ -38,7 +38,10 @@ def quantise(x: Array, format: str, group: int | None = None, zero_point: bool =
 
 
 def restore(codes: Codes) -> Array:
-    """The float32 numbers that the codes stand for, (..., n)."""
+    """The float32 numbers that the codes stand for, (..., n).
+
+    Raises ShapeMismatch for parts that do not fit together; DtypeMismatch, InvalidConfig.
+    """
     options = (codes.format, codes.group, codes.zero is not None)
     return _rust.restore(codes.codes.view(np.uint8), codes.scale, codes.zero, options, codes.channels)
 

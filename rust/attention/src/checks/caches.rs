@@ -1,6 +1,6 @@
 //! Everything that is done to a cache.
 
-use ndarray::{Array1, ArrayRef1};
+use ndarray::{Array1, ArrayRef1, Dimension};
 
 use super::positions::check_rope;
 use super::{
@@ -10,7 +10,7 @@ use super::{
 use crate::cache::{Append, Sizes};
 use crate::errors::Result;
 use crate::masks::Mask;
-use crate::quantise::Quantisation;
+use crate::quantise::{Codes, Quantisation};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::Sdpa;
@@ -29,9 +29,9 @@ pub(crate) fn check_cache_config(
         at_least_1(name, argument, size)?;
     }
     let sizes = [batch, num_kv_heads, capacity.unwrap_or(0), head_dim.max(value_dim)];
-    let count: f64 = sizes.iter().map(|&size| size.max(1) as f64).product();
+    let count = sizes.iter().fold(1_u128, |count, &n| count.saturating_mul(n.max(1) as u128));
     let expected = "a cache of at most 2^53 numbers";
-    require(count <= 2_f64.powi(53), InvalidConfig, name, "capacity", expected, count)
+    require(count <= 1 << 53, InvalidConfig, name, "capacity", expected, count)
 }
 
 pub(crate) fn check_window(name: &'static str, window: usize) -> Result<()> {
@@ -42,8 +42,16 @@ pub(crate) fn check_page_size(name: &'static str, page_size: usize) -> Result<()
     at_least_1(name, "page_size", page_size)
 }
 
-pub(crate) fn check_latent_config(name: &'static str, latent_dim: usize) -> Result<()> {
-    at_least_1(name, "latent_dim", latent_dim)
+/// As for the others: a latent and a rotary key are the key of one head.
+pub(crate) fn check_latent_config(
+    name: &'static str,
+    batch: usize,
+    (latent_dim, rope_dim): (usize, usize),
+    capacity: Option<usize>,
+) -> Result<()> {
+    at_least_1(name, "latent_dim", latent_dim)?;
+    let head_dim = latent_dim.saturating_add(rope_dim);
+    check_cache_config(name, Sizes { batch, num_kv_heads: 1, head_dim, value_dim: 0 }, capacity)
 }
 
 fn at_least_1(name: &'static str, argument: &'static str, size: usize) -> Result<()> {
@@ -220,6 +228,25 @@ pub(crate) fn check_group(
 ) -> Result<()> {
     require(!x.is_empty(), ShapeMismatch, name, "x", "at least one axis", "rank 0")?;
     check_quantisation(name, quantisation)
+}
+
+/// Codes (…, bytes) of so many channels, with scales and zeros (…, ·) of their groups.
+pub(crate) fn check_codes<D: Dimension>(name: &'static str, codes: &Codes<D>) -> Result<()> {
+    check_quantisation(name, &codes.quantisation)?;
+    let mut shape = codes.codes.shape().to_vec();
+    let Some(last) = shape.len().checked_sub(1) else {
+        return require(false, ShapeMismatch, name, "codes", "at least one axis", "rank 0");
+    };
+    let (bytes, scales, zeros) = codes.quantisation.sizes(codes.channels);
+    for (argument, part, width) in [
+        ("codes", codes.codes.shape(), bytes),
+        ("scale", codes.scale.shape(), scales),
+        ("zero", codes.zero.shape(), zeros),
+    ] {
+        shape[last] = width;
+        require_shape(name, argument, part, &shape)?;
+    }
+    Ok(())
 }
 
 /// A group that has a scale.

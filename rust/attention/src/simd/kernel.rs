@@ -1,7 +1,7 @@
 //! The inner loops, generic over the register.
 //!
 //! The lanes of a register are *queries*: a tile is R = M · COUNT queries wide, everything is stored
-//! with the queries last, and K and V are read in place, one number at a time to all lanes. So no
+//! with the queries last, and K and V are read as they lie, one number at a time to all lanes. So no
 //! loop ever sums across lanes, and a query gets the same bits in whatever lane and tile it falls.
 //!
 //! Every function is inlined into one that was compiled for the instruction set of `V`.

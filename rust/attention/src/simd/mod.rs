@@ -1,8 +1,9 @@
 //! The `simd` rung of `sdpa`: the same pipeline with vector instructions.
 //!
 //! What it changes, beside the [readable rung](mod@crate::sdpa):
-//! - Queries are taken a tile at a time, one query a lane, G heads of a KV head together; K and V are
-//!   read in place. No table of size Tq x Tk is made: a tile has its scores, and they stay in L2.
+//! - Queries are taken a tile at a time, one query a lane, G heads of a KV head together. A head of K or V that is
+//!   one block of memory is read in place, another is copied. No table of size Tq x Tk is made: a tile has its
+//!   scores, one of each query for every key that some query of it sees.
 //! - Causal masks, windows and lengths are intervals of keys: what no query of a tile sees is not
 //!   computed. `keep` and `bias` are applied slot by slot.
 //! - The exponential is a Taylor sum of 8 (f32) or 14 (f64) terms, within 2 ulp.

@@ -44,13 +44,22 @@ impl Tier {
     /// `Unsupported` for a tier that this machine lacks, `InvalidConfig` for an unknown name.
     pub fn choose(asked: Option<Self>) -> Result<Self> {
         static FORCED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var(VARIABLE).ok());
-        let named = match (asked, &*FORCED) {
+        Self::chosen(asked, FORCED.as_deref(), Self::is_available)
+    }
+
+    /// `choose`, given what the variable says and what the machine has.
+    fn chosen(
+        asked: Option<Self>,
+        forced: Option<&str>,
+        is_available: impl Fn(Self) -> bool,
+    ) -> Result<Self> {
+        let named = match (asked, forced) {
             (None, Some(name)) => Some(name.parse()?),
             _ => asked,
         };
         match named {
-            None => Ok(Self::ALL.into_iter().find(|tier| tier.is_available()).expect("portable")),
-            Some(tier) if tier.is_available() => Ok(tier),
+            None => Ok(Self::ALL.into_iter().find(|&tier| is_available(tier)).expect("portable")),
+            Some(tier) if is_available(tier) => Ok(tier),
             Some(tier) => Err(AttentionError::Unsupported(format!("tier.{tier}"))),
         }
     }
@@ -74,5 +83,30 @@ impl FromStr for Tier {
             let expected = "avx512, avx2 or portable";
             AttentionError::InvalidConfig(Fault::new("sdpa", "tier", expected, name))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tier::{Avx2, Avx512, Portable};
+    use super::*;
+
+    #[test]
+    fn the_call_goes_before_the_variable_before_the_machine() {
+        let on = |machine: &[Tier], asked, forced| {
+            let chosen = Tier::chosen(asked, forced, |tier| machine.contains(&tier));
+            chosen.map_err(|error| error.to_string())
+        };
+        let (all, narrow) = (&Tier::ALL, &[Avx2, Portable]);
+        assert_eq!((on(all, None, None), on(narrow, None, None)), (Ok(Avx512), Ok(Avx2)));
+        assert_eq!(on(&[Portable], None, None), Ok(Portable));
+        assert_eq!(on(all, None, Some("portable")), Ok(Portable));
+        assert_eq!(on(all, Some(Avx2), Some("portable")), Ok(Avx2));
+        assert_eq!(on(all, Some(Avx2), Some("sse9")), Ok(Avx2));
+        let missing = Err("tier.avx512 is not offered here".into());
+        assert_eq!(on(narrow, Some(Avx512), None), missing);
+        assert_eq!(on(narrow, None, Some("avx512")), missing);
+        let unknown = "sdpa: tier: expected avx512, avx2 or portable, got sse9";
+        assert_eq!(on(all, None, Some("sse9")), Err(unknown.into()));
     }
 }

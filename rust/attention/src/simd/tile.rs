@@ -10,6 +10,7 @@ use ndarray::{Array3, Array4, ArrayView4, s};
 use super::attend::Call;
 use crate::float::Float;
 use crate::masks::{Mask, steps};
+use crate::sdpa::softcap;
 
 /// Keys of all rows that a loop over single slots takes at a time: 64 x 64 f32 are half of L1.
 const SLOT_BLOCK: usize = 64;
@@ -84,10 +85,10 @@ impl<T: Float> Tile<T> {
         }
     }
 
-    /// c · tanh(s / c)
+    /// Softcap of every score.
     pub fn soften(&mut self, c: T) {
         for score in &mut self.scores {
-            *score = c * (*score / c).tanh();
+            *score = softcap(*score, c);
         }
     }
 

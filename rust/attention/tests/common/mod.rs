@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "no test file needs all of it")]
 
 use ndarray::{Array3, Array4};
-use rosetta_attention::{Float, Sdpa, Tier, Tiles, flash, sdpa_simd, sdpa_steps, split_kv};
+use rosetta_attention::{
+    Append, Cache, Float, Mask, Sdpa, Tier, Tiles, flash, sdpa_simd, sdpa_steps, split_kv,
+};
 
 /// The tiers of this machine, the portable one always among them.
 pub fn tiers() -> impl Iterator<Item = Tier> {
@@ -64,11 +66,32 @@ pub fn expect<T: Float>(
 fn close<'a, T: Float>(what: &str, got: impl Iterator<Item = &'a T>, want: &[f64]) {
     let got: Vec<f64> = got.map(|x| x.to_f64().unwrap()).collect();
     assert_eq!(got.len(), want.len(), "{what}");
+    // Of a few keys whose values have one sign, so that all errors are relative, in halves of epsilon: scores off by at
+    // most 4, exp by 4, a sum of weights and one of products by 6 each, a quotient by 1; and again in a merge of parts.
     let room = T::epsilon().to_f64().unwrap() * 16.0;
     for (&got, &want) in got.iter().zip(want) {
         let same = got == want || (got.is_nan() && want.is_nan());
         assert!(same || (got - want).abs() <= room * want.abs(), "{what}: got {got}, want {want}");
     }
+}
+
+/// The default options, but causal.
+pub fn causal<'a, T>() -> Sdpa<'a, T> {
+    Sdpa { mask: Mask { causal: true, ..Mask::default() }, ..Sdpa::default() }
+}
+
+/// One row and head of these values, whose keys are 0, goes into a cache.
+pub fn push(cache: &mut dyn Cache<f64>, values: &[f64]) {
+    let k = Array4::zeros((1, 1, values.len(), 1));
+    cache.append(&k, &column(values), &Append::default()).unwrap();
+}
+
+/// As many queries of 0 as there are means give these outputs.
+pub fn expect_means(cache: &dyn Cache<f64>, options: &Sdpa<'_, f64>, means: &[f64]) {
+    let got = cache.attend(&Array4::zeros((1, 1, means.len(), 1)), options).unwrap();
+    // n values of one sign, weights that are 1/n after one rounding: a product, and at most n sums, of up to 40.
+    let near = got.iter().zip(means).all(|(x, y)| (x - y).abs() <= 21.0 * f64::EPSILON * y.abs());
+    assert!(near && got.len() == means.len(), "{got} instead of {means:?}");
 }
 
 /// Whether two arrays have the same elements, the signs of zeros and the places of NaN included.

@@ -1,56 +1,16 @@
-//! The functions of the module. All arguments are positional; defaults are the Python package's.
+//! sdpa in the readable rung and in the vectorised one. All arguments are positional; defaults are the Python package's.
 
 use ndarray::ArrayRef4;
 use pyo3::prelude::*;
 use rosetta_attention::{self as core, Sdpa, Steps, Tier};
 
-use crate::arguments::{Arguments, MaskArguments, Options, size};
-use crate::arrays::{
-    Floating, Object, array, float_kind, give, give_narrow, optional_array, wide, wide_4,
-    with_float,
-};
+use crate::arguments::{Arguments, Options};
+use crate::arrays::{Floating, Object, array, float_kind, give, give_narrow, wide_4, with_float};
 use crate::errors::{exception, released};
 
 /// The fields of the Python package's `Steps`, in their order.
 pub type StepObjects<'py> =
     (Object<'py>, Object<'py>, Object<'py>, Object<'py>, Object<'py>, Object<'py>);
-
-/// (x, sink) -> (weights, lse)
-#[pyfunction]
-pub fn softmax_lse<'py>(
-    x: &Object<'py>,
-    sink: &Object<'py>,
-) -> PyResult<(Object<'py>, Object<'py>)> {
-    let (py, name) = (x.py(), "softmax");
-    with_float!(float_kind(name, "x", x)?, S => {
-        let (x, sink) = (array::<S>(name, "x", x)?, optional_array::<S>(name, "sink", sink)?);
-        let (x, sink) = (wide(&x), sink.as_ref().map(wide));
-        let (weights, lse) = released(py, || core::softmax_lse(&x, sink.as_deref()))?;
-        Ok((give_narrow::<S, _>(py, weights), give(py, lse)))
-    })
-}
-
-/// (mask, B, Hq, Tq, Tk) -> table
-#[pyfunction]
-pub fn visible<'py>(
-    mask: &Object<'py>,
-    batch: &Object<'py>,
-    num_heads: &Object<'py>,
-    q_len: &Object<'py>,
-    kv_len: &Object<'py>,
-) -> PyResult<Object<'py>> {
-    let (py, name) = (mask.py(), "visible");
-    let shape = (
-        size(name, "batch", batch, 0)?,
-        size(name, "num_heads", num_heads, 0)?,
-        size(name, "q_len", q_len, 0)?,
-        size(name, "kv_len", kv_len, 0)?,
-    );
-    let mask = MaskArguments::extract(name, mask)?;
-    let views = mask.views(py)?;
-    let table = released(py, || core::visible(&views.mask(), shape))?;
-    Ok(give(py, table))
-}
 
 /// (q, k, v, (mask, bias, scale, softcap, sinks, dropout)) -> output
 #[pyfunction]
