@@ -24,6 +24,7 @@ function cache_of(::Type{T}, kind::String, config::Dict) where {T}
     heads = (required(config, "num_kv_heads"), head_dim, either(config, "value_dim", head_dim))
     batch = required(config, "batch")
     kind == "cross" && return CrossCache{T}(batch, heads...)
+    kind in ("contiguous", "quantised") && flag(config, "track") && throw(NotOffered("track"))
     rope = object_of(rope_of, optional(config, "rope"))
     if kind == "rotating"
         window, keep = required(config, "window"), either(config, "keep", 0)

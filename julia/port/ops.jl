@@ -11,8 +11,7 @@ invalid_request(message) = throw(AttentionError(:invalid_request, message))
 invalid_config(message) = throw(AttentionError(:invalid_config, message))
 
 const Tensors = Dict{String,Any}
-const FLOAT_TYPES =
-    Dict{String,DataType}("f16" => Float16, "bf16" => BFloat16, "f32" => Float32, "f64" => Float64)
+const FLOAT_TYPES = Dict{String,DataType}(name => T for (T, name) in FILE_TYPES)
 
 """
 One op of the protocol. `call_of(config, inputs, variant, want)` makes a call ready: a function without
@@ -103,7 +102,6 @@ object_of(::Function, @nospecialize(value)) = value
 
 # JSON has one kind of number: where an integer is due, 2.0 is 2. One beyond ±FARTHEST, where no position is,
 # becomes that: sums with it stay within 64 bits. Where a number is due, it is a Float64.
-const FARTHEST = 2^62
 const REALS = (
     "scale", "softcap", "base", "p", "eps", "qk_norm_eps", "alpha", "factor", "attention_factor", "beta_fast",
     "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor",

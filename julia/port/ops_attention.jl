@@ -90,8 +90,9 @@ end
 function scoring_call(config::Dict, inputs::Tensors, variant, want)
     form = required(config, "form")
     q, k, v = required(inputs, "q"), required(inputs, "k"), required(inputs, "v")
-    names = get(Dict("additive" => (:w_q, :w_k, :w_v), "general" => (:w,)), form, ())
-    weights = (; (name => required(inputs, String(name)) for name in names)...)
+    needed = get(Dict("additive" => ("w_q", "w_k", "w_v"), "general" => ("w",)), form, ())
+    foreach(name -> required(inputs, name), needed)
+    weights = (; (Symbol(name) => optional(inputs, name) for name in ("w_q", "w_k", "w_v", "w"))...)
     kv_lengths = optional(inputs, "kv_lengths")
     return () -> scoring_steps(form, q, k, v; weights..., kv_lengths = kv_lengths)
 end

@@ -6,8 +6,8 @@ module Port
 
 import LinearAlgebra
 using RosettaAttention
-using RosettaAttention: Fields, FileError, JSONError, Unreadable, pair, parse_json, write_json
-using RosettaAttention: read_file, read_tensors, write_tensors
+using RosettaAttention: FARTHEST, FILE_TYPES, Fields, FileError, JSONError, Unreadable
+using RosettaAttention: pair, parse_json, read_file, read_tensors, write_json, write_tensors
 
 include("ops.jl")
 include("ops_attention.jl")
@@ -15,9 +15,13 @@ include("ops_positions.jl")
 include("ops_linear.jl")
 include("ops_blocks.jl")
 include("cache_kinds.jl")
-include("cache.jl")
+include("cache_script.jl")
 include("bench.jl")
 
+"""
+What lasts from one request to the next: the threads in force, whether there was a start, and the case that
+was timed last.
+"""
 mutable struct State
     threads::Int
     started::Bool

@@ -20,12 +20,12 @@ alibi(scores; q_offset = 0) = alibi_steps(scores; q_offset = q_offset).output
 """
     alibi_steps(scores; q_offset = 0) -> (output, slopes, bias)
 
-[`alibi`](@ref) with the `slopes`, `(H,)`, and the `bias`, `(Tk, Tq, H)`.
+[`alibi`](@ref) with the `slopes`, `(H,)`, and the `bias`, `(Tk, Tq, H)`; same errors.
 """
 function alibi_steps(scores; q_offset = 0)
     @nospecialize q_offset
     check_scores("alibi", scores, q_offset)
-    return narrowed(with_slopes(widened(scores), Int(something(q_offset, 0))), eltype(scores))
+    return narrowed(with_slopes(widened(scores), position_of(q_offset)), eltype(scores))
 end
 
 """

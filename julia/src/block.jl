@@ -12,7 +12,9 @@
     Norm(weight = nothing, bias = nothing; kind = "layer", eps = 1e-5)
 
 The weights of a [`layer_norm`](@ref), or of an [`rms_norm`](@ref), which has no bias, for `kind` "rms". It is
-called as a function.
+called as a function: `(C, ...)` to `(C, ...)`.
+
+Throws `AttentionError`, when called: shape_mismatch, dtype_mismatch, invalid_config.
 """
 struct Norm <: Layer
     # Any value fits, so that a wrong one is named by the call.
@@ -67,7 +69,7 @@ end
 
 function Block(attention, feed_forward, norms; cross = nothing, norm_first = true)
     @nospecialize
-    return Block(attention, cross, feed_forward, collect(Layer, norms), norm_first)
+    return Block(attention, cross, feed_forward, layer_list(norms), norm_first)
 end
 
 function (layer::Block)(x, context = nothing; causal = false, kv_lengths = nothing, context_lengths = nothing)

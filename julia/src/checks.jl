@@ -5,7 +5,8 @@
 # Julia's, so (D, T, H, B). The checks are compiled once for all types of arguments: `@nospecialize`.
 
 const LARGEST_SEED = 2^53 - 1
-const FARTHEST = 2^62  # beyond this no number of an element or position is taken: sums stay within 64 bits
+# No number of an element or position is beyond this: sums of a few stay within 64 bits.
+const FARTHEST = 2^62
 
 function check_array(name::String, argument::String, @nospecialize(x))
     x isa AbstractArray || reject(:dtype_mismatch, name, argument, "an array", typeof(x))
@@ -36,12 +37,15 @@ function check_size(name::String, argument::String, @nospecialize(x), @nospecial
     return nothing
 end
 
-# Element type and size at once, of an argument that may be absent.
-function check_like(name::String, argument::String, @nospecialize(x), @nospecialize(T), @nospecialize(dims))
-    x === nothing && return nothing
+# Element type and size at once.
+function check_exact(name::String, argument::String, @nospecialize(x), @nospecialize(T), @nospecialize(dims))
     check_eltype(name, argument, x, T)
     return check_size(name, argument, x, dims)
 end
+
+# The same of an argument that may be absent.
+check_like(name::String, argument::String, @nospecialize(x), @nospecialize(T), @nospecialize(dims)) =
+    x === nothing ? nothing : check_exact(name, argument, x, T, dims)
 
 # Element type and rank of a matrix of weights, which are (in, out); `rows` is `in`, where it is known.
 function check_weight(name::String, argument::String, @nospecialize(w), @nospecialize(T), rows = nothing)
@@ -66,11 +70,12 @@ end
 function check_whole(name::String, argument::String, @nospecialize(n), least::Int, most::Int = FARTHEST)
     good = is_integer(n) && least <= n <= most
     good && return nothing
-    range = most == FARTHEST ? "an integer >= $least" : "an integer from $least to $most"
+    open = most == FARTHEST && !(is_integer(n) && n > most)
+    range = open ? "an integer >= $least" : "an integer from $least to $most"
     reject(:invalid_config, name, argument, range, repr(n))
 end
 
-# An integer of either sign, `nothing` = 0.
+# An integer of either sign, `nothing` = 0; any one is good, see `position_of`.
 function check_offset(name::String, argument::String, @nospecialize(n))
     good = n === nothing || is_integer(n)
     good || reject(:invalid_config, name, argument, "an integer", repr(n))
@@ -126,6 +131,10 @@ function check_head_counts(name::String, @nospecialize(num_heads), @nospecialize
     good || reject(:invalid_config, name, "num_kv_heads", divisor, repr(num_kv_heads))
     return nothing
 end
+
+# An integer as a position: one beyond all of them is taken for the farthest.
+position_of(::Nothing) = 0
+position_of(n::Integer) = n <= -FARTHEST ? -FARTHEST : n >= FARTHEST ? FARTHEST : Int(n)
 
 is_integer(@nospecialize(x)) = x isa Integer && !(x isa Bool)
 is_finite_number(@nospecialize(x)) = x isa Real && !(x isa Bool) && isfinite(x)

@@ -103,7 +103,9 @@ function check_dropout_op(name::String, x, dropout, offset)
     @nospecialize
     check_float(name, "x", x)
     check_dropout(name, dropout)
-    return check_whole(name, "offset", offset, 0)
+    good = is_integer(offset) && offset >= 0
+    good || reject(:invalid_config, name, "offset", "an integer >= 0", repr(offset))
+    return nothing
 end
 
 function check_cast(name::String, x, T)
@@ -120,9 +122,9 @@ function check_merge(name::String, a_output, a_lse, b_output, b_lse)
     check_float(name, "a_output", a_output)
     T = eltype(a_output)
     ndims(a_output) >= 1 || reject(:shape_mismatch, name, "a_output", "at least one dimension", "rank 0")
-    check_like(name, "a_lse", a_lse, compute_type(T), Base.tail(size(a_output)))
-    check_like(name, "b_output", b_output, T, size(a_output))
-    return check_like(name, "b_lse", b_lse, compute_type(T), size(a_lse))
+    check_exact(name, "a_lse", a_lse, compute_type(T), Base.tail(size(a_output)))
+    check_exact(name, "b_output", b_output, T, size(a_output))
+    return check_exact(name, "b_lse", b_lse, compute_type(T), size(a_lse))
 end
 
 # q (D, Hq, Nq), k (D, Hkv, Nk), v (Dv, Hkv, Nk): the sequences one after the other.
@@ -183,9 +185,9 @@ function check_scoring(name::String, form, q, k, v, w_q, w_k, w_v, w, kv_lengths
         columns = size(w_q, 2)
         good = size(w_k, 2) == columns
         good || reject(:shape_mismatch, name, "w_k", "$columns columns as in w_q", size(w_k, 2))
-        check_like(name, "w_v", w_v, T, (columns,))
+        check_exact(name, "w_v", w_v, T, (columns,))
     elseif form == "general"
-        check_like(name, "w", w, T, (Dk, Dq))
+        check_exact(name, "w", w, T, (Dk, Dq))
     else
         Dk == Dq || reject(:shape_mismatch, name, "k", "width $Dq as in q", Dk)
     end

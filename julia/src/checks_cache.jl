@@ -125,7 +125,7 @@ function check_decode(name::String, layer, x, cache, call, mask, bias, scale, so
     sizes = (Hkv, size(layer.w_q, 2) ÷ Hq, size(layer.w_v, 2) ÷ Hkv)
     good = sizes == head_sizes(cache)
     good || reject(:shape_mismatch, name, "cache", "(Hkv, D, Dv) of $sizes", head_sizes(cache))
-    C, len, B = size(x)::NTuple{3,Int}
+    _, len, B = size(x)::NTuple{3,Int}
     B == cache.batch || reject(:shape_mismatch, name, "x", "batch $(cache.batch) as in the cache", B)
     if layer.rope !== nothing
         good = cache.rope === nothing

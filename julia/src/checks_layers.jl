@@ -1,4 +1,11 @@
-# The checks of what has weights. `prefix` comes before the names of the weights of a layer inside of another.
+# The checks of what has weights. `prefix` comes before the names of the weights of a layer inside of another:
+# "layers.1.attention." before "w_o". Without its dot it is the name of that layer.
+
+function check_kind(name::String, prefix::String, @nospecialize(layer), @nospecialize(kind), due::String)
+    argument = isempty(prefix) ? "layer" : String(chop(prefix))
+    layer isa kind || reject(:invalid_config, name, argument, due, typeof(layer))
+    return nothing
+end
 
 # x (C, T, B).
 function check_sequence(name::String, argument::String, @nospecialize(x))
@@ -127,7 +134,7 @@ end
 
 function check_norm_layer(name::String, prefix::String, layer, T, n::Int)
     @nospecialize
-    layer isa Norm || reject(:invalid_config, name, prefix * "norm", "a Norm", typeof(layer))
+    check_kind(name, prefix, layer, Norm, "a Norm")
     check_choice(name, "norm", layer.kind, ("layer", "rms"))
     n >= 1 || reject(:shape_mismatch, name, "x", "a width of at least 1", n)
     check_like(name, prefix * "weight", layer.weight, T, (n,))
@@ -140,8 +147,7 @@ end
 function check_swiglu(name::String, a, b, alpha)
     @nospecialize
     check_float(name, "a", a)
-    check_like(name, "b", b, eltype(a), size(a))
-    check_eltype(name, "b", b, eltype(a))
+    check_exact(name, "b", b, eltype(a), size(a))
     good = is_finite_number(alpha)
     good || reject(:invalid_config, name, "alpha", "a finite number", repr(alpha))
     return nothing
@@ -150,7 +156,7 @@ end
 # The weights of a FeedForward of element type T for width C.
 function check_feed_forward(name::String, prefix::String, layer, T, C::Int)
     @nospecialize
-    layer isa FeedForward || reject(:invalid_config, name, "feed_forward", "a FeedForward", typeof(layer))
+    check_kind(name, prefix, layer, FeedForward, "a FeedForward")
     check_choice(name, "activation", layer.activation, ACTIVATIONS)
     check_weight(name, prefix * "w_1", layer.w_1, T, C)
     F = size(layer.w_1, 2)
@@ -173,9 +179,9 @@ end
 # A block of element type T on x of size (C, T, B).
 function check_block(name::String, prefix::String, layer, T, dims::NTuple{3,Int}, context, mask, context_mask)
     @nospecialize
-    layer isa Block || reject(:invalid_config, name, "blocks", "a Block", typeof(layer))
+    check_kind(name, prefix, layer, Block, "a Block")
     C, len, B = dims
-    check_flag(name, "norm_first", layer.norm_first)
+    check_flag(name, prefix * "norm_first", layer.norm_first)
     check_part(name, prefix * "attention.", layer.attention, T, C, C)
     check_mask(name, mask, (len, len, Int(layer.attention.num_heads), B))
     both = (layer.cross === nothing) == (context === nothing)
@@ -193,20 +199,23 @@ function check_block(name::String, prefix::String, layer, T, dims::NTuple{3,Int}
         reject(:invalid_config, name, "context_lengths", "none without a context", "an array")
     end
     check_feed_forward(name, prefix * "ff.", layer.feed_forward, T, C)
+    check_list_of_layers(name, prefix * "norms", layer.norms)
     parts = layer.cross === nothing ? 2 : 3
     count = length(layer.norms)
-    count == parts || reject(:invalid_config, name, "norms", "$parts norms, one a part", count)
+    count == parts || reject(:invalid_config, name, prefix * "norms", "$parts norms, one a part", count)
     for (n, norm) in enumerate(layer.norms)
         check_norm_layer(name, prefix * "norm_$n.", norm, T, C)
     end
     return nothing
 end
 
+check_list_of_layers(name::String, argument::String, @nospecialize(layers)) =
+    layers isa Vector{Any} || reject(:invalid_config, name, argument, "a list", typeof(layers))
+
 # An attention whose output goes back to the width of its input.
 function check_part(name::String, prefix::String, layer, T, C::Int, Cc::Int)
     @nospecialize
-    good = layer isa MultiHeadAttention
-    good || reject(:invalid_config, name, prefix * "attention", "a MultiHeadAttention", typeof(layer))
+    check_kind(name, prefix, layer, MultiHeadAttention, "a MultiHeadAttention")
     check_attention_layer(name, prefix, layer, T, C, Cc)
     columns = size(layer.w_o, 2)
     columns == C || reject(:shape_mismatch, name, prefix * "w_o", "$C columns", columns)
@@ -239,6 +248,7 @@ function check_transformer(name::String, model, tokens, segments, mask)
         norm === nothing || check_norm_layer(name, argument * ".", norm, T, C)
     end
     check_like(name, "unembedding", model.unembedding, T, size(model.embedding))
+    check_list_of_layers(name, "blocks", model.blocks)
     for (n, layer) in enumerate(model.blocks)
         check_block(name, "layers.$(n - 1).", layer, T, (C, len, B), nothing, mask, Mask())
     end

@@ -14,7 +14,7 @@ function check_rope(name::String, x, options, positions, cosines, sines)
     check_eltype(name, "cos", cosines, eltype(x))
     check_rank(name, "cos", cosines, "(R/2, P)", 2)
     check_size(name, "cos", cosines, (rotary_dim(options, D) ÷ 2, size(cosines, 2)))
-    check_like(name, "sin", sines, eltype(x), size(cosines))
+    check_exact(name, "sin", sines, eltype(x), size(cosines))
     alone = options.base === nothing && options.scaling === nothing
     alone || reject(:invalid_config, name, "cos", "no base and no scaling beside tables", "both")
     last = size(cosines, 2) - 1

@@ -36,12 +36,12 @@ dropout(x, options; offset = 0) = dropout_steps(x, options; offset = offset).out
 """
     dropout_steps(x, options; offset = 0) -> (output, keep)
 
-[`dropout`](@ref) with who was kept: `keep` is an `Array{Bool}` of the size of `x`.
+[`dropout`](@ref) with who was kept: `keep` is an `Array{Bool}` of the size of `x`; same errors.
 """
 function dropout_steps(x, options; offset = 0)
     @nospecialize options offset
     check_dropout_op("dropout", x, options, offset)
-    return narrowed(drop(widened(x), options, Int(offset)), eltype(x))
+    return narrowed(drop(widened(x), options, position_of(offset)), eltype(x))
 end
 
 function drop(x::AbstractArray{T}, options::Dropout, offset::Int) where {T}

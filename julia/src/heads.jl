@@ -6,7 +6,10 @@ What has weights. A layer of a half type is widened as a whole, so that nothing 
 abstract type Layer end
 
 widened(layer::L) where {L<:Layer} = L(map(name -> widened(getfield(layer, name)), fieldnames(L))...)
-widened(layers::AbstractVector{<:Layer}) = Layer[widened(layer) for layer in layers]
+widened(layers::Vector{Any}) = Any[widened(layer) for layer in layers]
+
+# A list of layers as a layer holds it: any value fits, so that a wrong one is named by the call.
+layer_list(@nospecialize(layers)) = layers isa Union{AbstractVector,Tuple} ? collect(Any, layers) : layers
 
 # y = w' x + b: (in, T, B) to (out, T, B).
 function linear(w, x::AbstractArray{T,3}, b)::Array{T,3} where {T}

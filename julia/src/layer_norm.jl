@@ -22,7 +22,7 @@ end
 """
     layer_norm_steps(x, weight, bias; eps) -> (output, mean, inv_std)
 
-[`layer_norm`](@ref) with `mean` and `inv_std` = 1 / sqrt(variance + eps), `(...)`.
+[`layer_norm`](@ref) with `mean` and `inv_std` = 1 / sqrt(variance + eps), `(...)`; same errors.
 """
 function layer_norm_steps(x, weight = nothing, bias = nothing; eps = 1e-5)
     @nospecialize weight bias eps

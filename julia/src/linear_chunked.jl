@@ -13,7 +13,7 @@
 """
     linear_chunked(q, k, v; causal = false, state, norm, chunk = 64) -> (output, state, norm)
 
-The same as [`linear_attention`](@ref), `chunk` positions at a time.
+The same as [`linear_attention`](@ref), `chunk` >= 1 positions at a time; same errors.
 """
 function linear_chunked(q, k, v; causal = false, state = nothing, norm = nothing, chunk = 64)
     @nospecialize causal state norm chunk

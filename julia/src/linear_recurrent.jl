@@ -8,7 +8,7 @@
 """
     linear_recurrent(q, k, v; causal = false, state, norm) -> (output, state, norm)
 
-The same as [`linear_attention`](@ref), one position at a time.
+The same as [`linear_attention`](@ref), one position at a time; same errors.
 """
 function linear_recurrent(q, k, v; causal = false, state = nothing, norm = nothing)
     @nospecialize causal state norm

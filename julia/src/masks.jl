@@ -12,7 +12,7 @@
 # Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
 
 """
-    Mask(; keep, causal, window, kv_lengths, q_offset)
+    Mask(; keep, causal, window, kv_lengths, q_offset, kv_positions)
 
 The conditions of one call; the default hides nothing.
 
@@ -25,6 +25,8 @@ The conditions of one call; the default hides nothing.
 - `q_offset`: position of the first query, counted from 0; an integer for all rows, or `Int64`, `(B,)`.
   `nothing` = 0; a cache aligns the last query with the last position of its row instead
 - `kv_positions`: `Int64`, `(Tk, B)`, where each key stands; `nothing` = 0, 1, 2, … A cache knows its own
+
+Positions beyond ±2^62, where none is, are taken for that.
 """
 Base.@kwdef struct Mask
     # Any value fits, so that a wrong one is named by the call it is given to. One concrete type for all masks
@@ -74,8 +76,8 @@ end
 function mask_rule(mask::Mask, kv_len::Int, batch::Int)
     left, right = reach(mask.window)::Tuple{Int,Int}
     ends = per_row(mask.kv_lengths, kv_len, batch)::Vector{Int}
-    offsets = clamp.(per_row(mask.q_offset, 0, batch)::Vector{Int}, -FARTHEST, FARTHEST)
-    stand = mask.kv_positions === nothing ? nothing : Matrix{Int64}(mask.kv_positions)
+    offsets = row_offsets(mask.q_offset, batch)::Vector{Int}
+    stand = mask.kv_positions === nothing ? nothing : Matrix{Int64}(position_of.(mask.kv_positions))
     return MaskRule(mask.causal, left, right, ends, offsets, stand, four_dims(mask.keep))
 end
 
@@ -108,11 +110,15 @@ key_position(positions::Matrix{Int64}, j::Int, b::Int) = positions[j, b]
 reach(::Nothing) = (typemax(Int), typemax(Int))
 reach(window::Tuple) = (reach_side(window[1]), reach_side(window[2]))
 reach_side(::Nothing) = typemax(Int)
-reach_side(n) = Int(n)::Int
+reach_side(n) = Int(min(n, typemax(Int)))::Int
 
+# (B,): one number a row.
 per_row(::Nothing, default::Int, batch::Int) = fill(default, batch)
-per_row(n::Integer, default::Int, batch::Int) = fill(Int(n), batch)
 per_row(n::AbstractVector, default::Int, batch::Int) = Vector{Int}(n)
+
+# (B,): where the first query of each row stands.
+row_offsets(q_offset, batch::Int) = fill(position_of(q_offset), batch)
+row_offsets(q_offset::AbstractVector, batch::Int) = Int[position_of(n) for n in q_offset]
 
 keep_only!(tile, ::Nothing) = tile
 keep_only!(tile, keep) = tile .&= keep

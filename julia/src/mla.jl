@@ -51,7 +51,7 @@ end
     mla_steps(layer, x; causal, kv_lengths, scale) -> (output, weights, lse, latent, rope_key)
 
 The call of a [`MultiHeadLatentAttention`](@ref) with its `weights` `(T, T, H, B)` and `lse` `(T, H, B)`, and
-what a cache would hold: `latent` `(R, T, B)` and `rope_key` `(Dr, T, B)`.
+what a cache would hold: `latent` `(R, T, B)` and `rope_key` `(Dr, T, B)`; same arguments and errors.
 """
 function mla_steps(layer::MultiHeadLatentAttention, x; causal = false, kv_lengths = nothing, scale = nothing)
     @nospecialize causal kv_lengths scale

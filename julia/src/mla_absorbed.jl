@@ -11,7 +11,7 @@
 """
     mla_absorbed(layer, x; causal, kv_lengths, scale) -> (output, weights, lse, latent, rope_key)
 
-The same as [`mla_steps`](@ref), from the latent alone.
+The same as [`mla_steps`](@ref), from the latent alone; same errors.
 """
 function mla_absorbed(
     layer::MultiHeadLatentAttention, x; causal = false, kv_lengths = nothing, scale = nothing

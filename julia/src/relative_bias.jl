@@ -28,13 +28,13 @@ end
 """
     relative_bias_steps(scores, table; q_offset, bidirectional, max_distance) -> (output, buckets)
 
-[`relative_bias`](@ref) with the bucket of each pair, counted from 0: `Int64`, `(Tk, Tq)`.
+[`relative_bias`](@ref) with the bucket of each pair, counted from 0: `Int64`, `(Tk, Tq)`; same errors.
 """
 function relative_bias_steps(scores, table; q_offset = 0, bidirectional = true, max_distance = 128)
     @nospecialize q_offset bidirectional max_distance
     check_scores("relative_bias", scores, q_offset)
     check_buckets("relative_bias", scores, table, bidirectional, max_distance)
-    offset, far = Int(something(q_offset, 0)), Int(max_distance)
+    offset, far = position_of(q_offset), Int(max_distance)
     return narrowed(with_buckets(widened(scores), widened(table), offset, bidirectional, far), eltype(scores))
 end
 

@@ -53,7 +53,7 @@ end
 """
     rope_steps(x, options = Rope(); positions, cos, sin) -> (output, cos, sin)
 
-[`rope`](@ref) with the cosines and sines that it used, `(R/2, T, B)`.
+[`rope`](@ref) with the cosines and sines that it used, `(R/2, T, B)`; same errors.
 """
 function rope_steps(x, options = Rope(); positions = nothing, cos = nothing, sin = nothing)
     @nospecialize options positions cos sin
@@ -99,7 +99,7 @@ rope_frequencies(base::Float64, R::Int) = [base^(-2i / R) for i in 0:R÷2-1]
 
 # 4. rotate: the pairs of each head alike
 function rotated(x::AbstractArray{T,4}, cosines, sines, interleaved::Bool)::Array{T,4} where {T}
-    D, len, H, B = size(x)
+    _, len, H, B = size(x)
     half = size(cosines, 1)
     output = Array(x)  # (D, T, H, B)
     for b in 1:B, h in 1:H, t in 1:len, i in 1:half
@@ -117,7 +117,7 @@ rope_positions(options::Rope, ::Nothing, len::Int, batch::Int) = counted(options
 rope_positions(::Rope, positions, ::Int, ::Int) = Matrix{Int64}(positions)
 
 # Positions in order, for every row the same.
-counted(offset, len::Int, batch::Int) = Int64[something(offset, 0) + t for t in 0:len-1, b in 1:batch]
+counted(offset, len::Int, batch::Int) = Int64[position_of(offset) + t for t in 0:len-1, b in 1:batch]
 
 # The columns of a table at the positions: (R/2, P) to (R/2, T, B).
 rows_at(table, positions::Matrix{Int64}) = table[:, positions .+ 1]

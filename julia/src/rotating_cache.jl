@@ -93,7 +93,7 @@ end
 
 # Causal, and within the window or among the first ones.
 function rotating_mask(cache::RotatingCache, held::Mask, Tq::Int)
-    positions, from = held.kv_positions, per_row(held.q_offset, 0, cache.batch)::Vector{Int}
+    positions, from = held.kv_positions, row_offsets(held.q_offset, cache.batch)::Vector{Int}
     L, B = size(positions)
     near = Array{Bool}(undef, L, Tq, 1, B)  # (L, Tq, 1, B)
     for b in 1:B, i in 1:Tq, s in 1:L

@@ -37,24 +37,23 @@ end
 """
     scoring_steps(form, q, k, v; w_q, w_k, w_v, w, kv_lengths) -> (output, weights, scores)
 
-[`scoring`](@ref) with its weights, and the scores before the mask: `(Tk, Tq, B)`.
+[`scoring`](@ref) with its weights, and the scores before the mask: `(Tk, Tq, B)`; same errors.
 """
 function scoring_steps(
     form, q, k, v; w_q = nothing, w_k = nothing, w_v = nothing, w = nothing, kv_lengths = nothing
 )
     @nospecialize form w_q w_k w_v w kv_lengths
     check_scoring("scoring", form, q, k, v, w_q, w_k, w_v, w, kv_lengths)
-    rule = mask_rule(Mask(kv_lengths = kv_lengths), size(k, 2), size(k, 3))
+    ends = per_row(kv_lengths, size(k, 2), size(k, 3))::Vector{Int}  # (B,)
     wide_q, wide_k, wide_v = widened(q), widened(k), widened(v)
-    steps = scored(form, wide_q, wide_k, wide_v, widened(w_q), widened(w_k), widened(w_v), widened(w), rule)
+    steps = scored(form, wide_q, wide_k, wide_v, widened(w_q), widened(w_k), widened(w_v), widened(w), ends)
     return narrowed(steps, eltype(q))
 end
 
-function scored(form::String, q, k, v, w_q, w_k, w_v, w, rule::MaskRule)
+function scored(form::AbstractString, q, k, v, w_q, w_k, w_v, w, ends::Vector{Int})
     @nospecialize w_q w_k w_v w
     T = eltype(q)
-    D, Tq, B = size(q)
-    Dv, Tk, _ = size(v)
+    D = size(q, 1)
 
     # 1. scores: by the form
     scores = if form == "additive"
@@ -68,10 +67,7 @@ function scored(form::String, q, k, v, w_q, w_k, w_v, w, rule::MaskRule)
     end::Array{T,3}  # (Tk, Tq, B)
 
     # 2. mask: by selection
-    logits = copy(scores)  # (Tk, Tq, B)
-    for b in 1:B
-        logits[rule.ends[b]+1:end, :, b] .= -Inf
-    end
+    logits = hide_ends!(copy(scores), ends)  # (Tk, Tq, B)
 
     # 3. softmax: over the keys
     weights, _ = weights_and_lse(logits, nothing)  # (Tk, Tq, B)
@@ -97,6 +93,14 @@ function additive_scores(q::AbstractArray{T,3}, k, w_v) where {T}
         scores[j, i, b] += w_v[a] * tanh(q[a, i, b] + k[a, j, b])
     end
     return scores
+end
+
+# What lies beyond the end of each row, of (Tk, Tq, B).
+function hide_ends!(logits::Array{T,3}, ends::Vector{Int})::Array{T,3} where {T}
+    for (b, last) in enumerate(ends)
+        logits[last+1:end, :, b] .= -Inf
+    end
+    return logits
 end
 
 # The values weighted, (Dv, Tk, B) to (Dv, Tq, B); of a hidden slot, with a logit of -Inf, nothing is read.

@@ -25,7 +25,7 @@ end
 """
     sinusoidal_steps(x; positions, offset, base, halves) -> (output, table)
 
-[`sinusoidal`](@ref) with its table, `(C, T, B)`.
+[`sinusoidal`](@ref) with its table, `(C, T, B)`; same errors.
 """
 function sinusoidal_steps(x; positions = nothing, offset = nothing, base = 10000.0, halves = false)
     @nospecialize positions offset base halves

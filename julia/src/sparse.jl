@@ -28,7 +28,7 @@ end
     sparse_steps(q, k, v, pattern; scale, causal) -> (output, lse, visited)
 
 [`sparse`](@ref) with its log-sum-exp, `(Tq, Hq, B)`, and how many keys each query was scored with, a head:
-`Int64`, `(Tq,)`.
+`Int64`, `(Tq,)`; same errors.
 """
 function sparse_steps(q, k, v, pattern; scale = nothing, causal = false)
     @nospecialize pattern scale causal

@@ -22,26 +22,23 @@ structured(h, w_1, w_2; kv_lengths = nothing) = structured_steps(h, w_1, w_2; kv
 """
     structured_steps(h, w_1, w_2; kv_lengths) -> (output, weights, penalty)
 
-[`structured`](@ref) with its weights, `(T, R, B)`, and the penalty, `(B,)`.
+[`structured`](@ref) with its weights, `(T, R, B)`, and the penalty, `(B,)`; same errors.
 """
 function structured_steps(h, w_1, w_2; kv_lengths = nothing)
     @nospecialize kv_lengths
     check_structured("structured", h, w_1, w_2, kv_lengths)
-    rule = mask_rule(Mask(kv_lengths = kv_lengths), size(h, 2), size(h, 3))
-    return narrowed(means(widened(h), widened(w_1), widened(w_2), rule), eltype(h))
+    ends = per_row(kv_lengths, size(h, 2), size(h, 3))::Vector{Int}  # (B,)
+    return narrowed(means(widened(h), widened(w_1), widened(w_2), ends), eltype(h))
 end
 
-function means(h::AbstractArray{T,3}, w_1, w_2, rule::MaskRule) where {T}
+function means(h::AbstractArray{T,3}, w_1, w_2, ends::Vector{Int}) where {T}
     B, R = size(h, 3), size(w_2, 2)
 
     # 1. hidden: one layer on every position
     hidden = tanh.(linear(w_1, h, nothing))  # (A, T, B)
 
     # 2. scores: R for every position; those beyond the end of the row are selected out
-    logits = permutedims(linear(w_2, hidden, nothing), (2, 1, 3))  # (T, R, B)
-    for b in 1:B
-        logits[rule.ends[b]+1:end, :, b] .= -Inf
-    end
+    logits = hide_ends!(permutedims(linear(w_2, hidden, nothing), (2, 1, 3)), ends)  # (T, R, B)
 
     # 3. softmax: over the positions
     weights, _ = weights_and_lse(logits, nothing)  # (T, R, B)

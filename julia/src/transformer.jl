@@ -42,7 +42,7 @@ function Transformer(
     unembedding = nothing
 )
     @nospecialize
-    list, tables = collect(Layer, blocks), (position_embedding, segment_embedding)
+    list, tables = layer_list(blocks), (position_embedding, segment_embedding)
     return Transformer(embedding, list, tables..., embedding_norm, final_norm, unembedding)
 end
 

@@ -47,7 +47,7 @@ function packed_attention(q, k, v, ends_q, ends_k, mask::Mask, scale, softcap)
     T = eltype(q)
     Hq, Nq = size(q, 2), size(q, 3)
     S = length(ends_q) - 1
-    offsets = per_row(mask.q_offset, 0, S)::Vector{Int}  # (S,)
+    offsets = row_offsets(mask.q_offset, S)::Vector{Int}  # (S,)
     output = zeros(T, size(v, 1), Hq, Nq)  # (Dv, Hq, Nq)
     lse = fill(T(-Inf), Hq, Nq)  # (Hq, Nq)
 

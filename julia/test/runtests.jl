@@ -46,6 +46,7 @@ total = @testset Tally "all" begin
         end
         counts = (lpad(part.passed, 6), " passed ", lpad(part.failed, 4), " failed ")
         println(rpad(file, 24), counts..., lpad(round(time() - started; digits = 1), 6), " s")
+        flush(stdout)
     end
 end
 

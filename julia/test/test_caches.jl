@@ -105,9 +105,11 @@ end
     truncate!(right, [2, 4])
     append!(right, k[:, 5:5, :, :], v[:, 5:5, :, :]; lengths = Int64[0, 1])
     @test isequal(held(right), before)
-    @test same(reorder!(right, [1, 1]) |> cache -> read(cache).v[:, :, :, 1], read(right).v[:, :, :, 2])
-    counted = stats(right)
-    @test counted.positions == RosettaAttention.slot_counts(right.rows)
+    second = read(right).v[:, :, :, 2]
+    reorder!(right, [1, 1])
+    @test all(b -> same(read(right).v[:, :, :, b], second), 1:2)
+    # of its 5 positions a window of 3 beside the first one has forgotten another when the last came
+    @test stats(right).positions == (right isa RotatingCache ? [4, 4] : [5, 5])
 end
 
 @testset "the same numbers as a contiguous cache $T" for T in FLOATS
@@ -188,7 +190,7 @@ end
 end
 
 @testset "by hand" begin
-    @testset "a window while decoding (B24)" begin
+    @testset "a window while decoding (WindowBoundary)" begin
         cache = RotatingCache(1, 1, 1; window = 3)
         means = map([1, 2, 4, 8]) do value
             append_columns!(cache, [value][:, :])
@@ -201,7 +203,7 @@ end
         @test stats(cache).positions == [7] && read(cache).positions[:] == [7, 8]
     end
 
-    @testset "roll back (B33)" begin
+    @testset "roll back (Rollback)" begin
         cache = RotatingCache(1, 1, 1; window = 5)
         append_columns!(cache, [1, 2, 4, 100, 200][:, :])
         truncate!(cache, [4])
@@ -214,7 +216,7 @@ end
         @test code_of(() -> truncate!(cache, [3])) == :invalid_config  # what it would see is gone
     end
 
-    @testset "rotated once, each at its position (B26)" begin
+    @testset "rotated once, each at its position (RopePosition)" begin
         rotating = RotatingCache{Float64}(1, 1, 2, 1; window = 9, rope = Rope())
         for cache in (KVCache{Float64}(1, 1, 2, 1; rope = Rope()), rotating)
             for value in (1, 2, 4)
@@ -224,7 +226,7 @@ end
         end
     end
 
-    @testset "forks of a half-full page (B36)" begin
+    @testset "forks of a half-full page" begin
         pool = PagePool(4, 4, 1, 1)
         a = append_columns!(PagedCache(pool, 1), [1, 2][:, :])
         b = fork(a)
@@ -240,7 +242,7 @@ end
         @test read(b).v[:] == [3] && mean_of(b) == [3]
     end
 
-    @testset "a page is taken when one is due (B35)" begin
+    @testset "a page is taken when one is due" begin
         pool = PagePool(2, 4, 1, 1)
         cache = PagedCache(pool, 2)
         append_columns!(cache, [1 9; 2 9]; lengths = Int64[2, 0])
@@ -308,8 +310,15 @@ end
     k, v = heads_of(rng, Float64, 1, 1, 4, 4, 6)
     moved, direct = append!(new(), k, v), append!(new(), k[:, [1, 2, 5, 6], :, :], v[:, [1, 2, 5, 6], :, :])
     shift!(evict!(moved, [2, 3]), -2, 4)
-    limit = moved isa KVCache ? 1e-12 : 0.1
-    @test isapprox(read(moved).k, read(direct).k; atol = limit) && same(read(moved).v, read(direct).v)
+    if moved isa KVCache
+        @test near(read(moved).k, read(direct).k)
+    else
+        # A rounding is off by half a step, which is at most sqrt(2)·max/127 in a turned pair. One key was
+        # rounded, turned with its error and rounded again, the other rounded once.
+        limit = (sqrt(2) + 1 + 1) / 2 * sqrt(2) * maximum(abs, k) / 127
+        @test all(abs.(read(moved).k .- read(direct).k) .<= limit)
+    end
+    @test same(read(moved).v, read(direct).v)
     @test read(moved).positions == read(direct).positions && moved.rows.next == [4]
 end
 
@@ -346,6 +355,24 @@ end
         @test refused(CrossCache{Float64}(2, 2, 4, 3)) == :invalid_config
         twice = rope !== nothing && !in_cache
         @test refused(KVCache{Float64}(2, 2, 4, 3; rope = rope)) == (twice ? :invalid_config : :none)
+    end
+end
+
+@testset "sizes of any integer type" begin
+    for N in (Int32, UInt8, BigInt)
+        one, two = N(1), N(2)
+        caches = (
+            KVCache(one, one, two; capacity = two),
+            RotatingCache(one, one, two; window = two, keep = one),
+            PagedCache(PagePool(two, two, one, two), one),
+            QuantisedCache(one, one, two; format = SubString("int8 ", 1, 4), group = one, capacity = two),
+            CrossCache(one, one, two),
+        )
+        for cache in caches
+            @test length(append!(cache, ones(Float32, 2, 2, 1, 1), ones(Float32, 2, 2, 1, 1))) == 2
+        end
+        latent = LatentCache(one, two, two; capacity = two)
+        @test length(append!(latent, ones(Float32, 2, 2, 1), ones(Float32, 2, 2, 1))) == 2
     end
 end
 

@@ -53,7 +53,7 @@ end
 end
 
 @testset "BFloat16" begin
-    @test BFloat16(257) == BFloat16(256.0f0) && BFloat16(4095) == BFloat16(4096)  # B47
+    @test BFloat16(257) == BFloat16(256.0f0) && BFloat16(4095) == BFloat16(4096)  # half to even
     @test BFloat16(1) < BFloat16(2) <= BFloat16(2) && isfinite(BFloat16(1)) && !isfinite(BFloat16(Inf))
     @test isnan(BFloat16(NaN)) && isinf(BFloat16(-Inf)) && signbit(BFloat16(-0.0))
     @test !isequal(BFloat16(0.0), BFloat16(-0.0)) && zero(BFloat16) == BFloat16(0)

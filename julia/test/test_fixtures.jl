@@ -3,7 +3,12 @@
 
 const FIXTURES = joinpath(@__DIR__, "..", "..", "conformance", "fixtures")
 const SKIPPED = ["bench", "minilm"]  # large, and made on demand
-const LEAST_WALKED = 1000
+const LEAST_WALKED = 3500  # of 3571 at hand and claimed: a suite that is gone, or is passed over, fails
+# Features that the port does not claim. Whatever else a case needs, it must be asked.
+const NOT_CLAIMED = [
+    "per_head", "rope_at", "track", "tracked", "key_groups", "evict_window", "evict_heavy_hitters",
+    "evict_snapkv", "evict_key_norm", "budget_list",
+]
 const DTYPES = ["f32", "bf16"]  # f64 and f16 are the same code, compiled again; the harness asks all four
 
 # What is wrong with one tensor; empty when nothing is.
@@ -30,20 +35,21 @@ function verdict(case, dtype, variant, inputs, expected)
         value = prepared.call()
         Dict{String,Any}(prepared.extra(value)), Dict{String,Any}(prepared.results(value))
     catch error
-        error isa Port.NotOffered && return error.feature == get(case, "unsupported", "") ? "" : error.feature
+        error isa Port.NotOffered && return "not offered: $(error.feature)"
         error isa AttentionError || return sprint(showerror, error)
         return String(error.code) == get(case, "error", nothing) ? "" : sprint(showerror, error)
     end
     get(case, "error", nothing) === nothing || return "no error, expected $(case["error"])"
     get(answer, "steps", nothing) == get(case, "steps", nothing) || return "steps: $(answer["steps"])"
     wants = read_tensors(expected)
-    keys(results) == keys(limited ? filter(pair -> haskey(results, pair[1]), wants) : wants) ||
-        return "tensors: $(keys(results)), expected $(keys(wants))"
+    due = limited ? filter(pair -> pair[1] in ("output", "lse"), wants) : wants
+    keys(results) == keys(due) || return "tensors: $(keys(results)), expected $(keys(due))"
     T = Port.FLOAT_TYPES[case["op"] == "cast" ? case["config"]["to"] : dtype]
-    rtol = dtype == "f64" ? 1e-10 : get(case, "native_rtol", 1e-4)
+    rtol = get(case, "native_rtol", 1e-4)
     for (name, result) in results
-        want, types = wants[name], types_of(name, T)
-        eltype(want) <: Integer || eltype(result) in types || return "$name: $(eltype(result))"
+        want = wants[name]
+        types = eltype(want) <: Integer ? (eltype(want),) : types_of(name, T)
+        eltype(result) in types || return "$name: $(eltype(result)), expected $(join(types, " or "))"
         problem = difference(name, result, want, rtol)
         isempty(problem) || return problem
     end
@@ -52,7 +58,7 @@ end
 
 # The types that a result of that name may have in a case of type T.
 function types_of(name, T)
-    occursin("lse", name) && return (T, RosettaAttention.compute_type(T))
+    occursin("lse", name) && return (RosettaAttention.compute_type(T),)
     occursin(r"_(scale|zero)$", name) && return (Float32,)
     occursin(r"_codes$", name) && return (Float16, RosettaAttention.BFloat16)
     return (T,)
@@ -60,35 +66,37 @@ end
 
 function walk(suite)
     folder = joinpath(FIXTURES, suite)
-    walked = absent = 0
+    walked = absent = unclaimed = 0
     cases = parse_json(read(joinpath(folder, "manifest.json"), String))["cases"]
     for case in cases, (dtype, files) in case["files"]
         dtype in DTYPES || continue
-        inputs = joinpath(folder, files["inputs"])
-        expected = joinpath(folder, something(get(files, "expected", nothing), "none"))
-        failing = get(case, "error", nothing) !== nothing
-        if !isfile(inputs) || !(failing || isfile(expected))
-            absent += 1
+        missing_here = setdiff(get(case, "features", []), Port.op_named(case["op"]).features)
+        if !isempty(missing_here)
+            unclaimed += 1
+            @test missing_here ⊆ NOT_CLAIMED
             continue
         end
+        names = [files[name] for name in ("inputs", "expected") if haskey(files, name)]
+        paths = joinpath.(folder, names)
+        if !any(isfile, paths)
+            absent += 1  # large: made on demand, and elsewhere
+            continue
+        end
+        @test all(isfile, paths) && (length(paths) == 2 || haskey(case, "error"))
         for variant in Port.op_named(case["op"]).variants
             walked += 1
-            problem = verdict(case, dtype, variant, inputs, expected)
+            problem = verdict(case, dtype, variant, first(paths), last(paths))
             question = join((case["id"], dtype, variant), " ")
             isempty(problem) || println(question, ": ", problem, " (", get(case, "note", ""), ")")
             @test problem == ""
         end
     end
-    return walked, absent
+    return walked, absent, unclaimed
 end
 
 @testset "fixtures" begin
-    suites = isdir(FIXTURES) ? setdiff(readdir(FIXTURES), SKIPPED) : String[]
-    found = filter(suite -> isfile(joinpath(FIXTURES, suite, "manifest.json")), suites)
-    if !isempty(found)
-        counts = walk.(found)
-        walked, absent = sum(first, counts), sum(last, counts)
-        println("fixtures: ", walked, " walked, ", absent, " not made on this machine")
-        @test walked > LEAST_WALKED
-    end
+    counts = walk.(setdiff(readdir(FIXTURES), SKIPPED))
+    walked, absent, unclaimed = (sum(count -> count[n], counts) for n in 1:3)
+    println("fixtures: $walked walked, $absent large ones left to the harness, $unclaimed not claimed")
+    @test walked >= LEAST_WALKED
 end

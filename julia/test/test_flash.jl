@@ -42,7 +42,7 @@
     end
 
     @testset "merge" begin
-        state = merge_states(fill(T(0), 1), fill(T(0)), fill(T(4), 1), fill(log(T(3))))  # B29
+        state = merge_states(fill(T(0), 1), fill(T(0)), fill(T(4), 1), fill(log(T(3))))  # EmptyState
         @test near(state.output, T[3]) && near(state.lse, fill(log(T(4))))
         a, lse = randn(rng, T, 3, 4), randn(rng, T, 4)
         empty, junk = fill(T(-Inf), 4), fill(T(NaN), 3, 4)
@@ -91,6 +91,11 @@ end
     a, lse = zeros(3, 4), zeros(4)
     merge_code(inputs...) = code_of(() -> merge_states(inputs...))
     @test merge_code(a, lse, a, lse) == :none
+    for absent in 1:4
+        inputs = Any[a, lse, a, lse]
+        inputs[absent] = nothing
+        @test merge_code(inputs...) == :dtype_mismatch
+    end
     @test merge_code(a, zeros(3), a, lse) == merge_code(a, lse, zeros(2, 4), lse) == :shape_mismatch
     @test merge_code(fill(0.0), lse, a, lse) == merge_code(a, lse, a, zeros(4, 1)) == :shape_mismatch
     @test merge_code(a, Float32.(lse), a, lse) == merge_code(a, lse, Float32.(a), lse) == :dtype_mismatch

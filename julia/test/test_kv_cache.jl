@@ -8,7 +8,7 @@ append_values!(cache::KVCache{T}, values) where {T} =
     append!(cache, ones(T, 1, length(values), 1, 1), row_major(T, (1, 1, length(values), 1), values))
 
 @testset "kv_cache by hand $T" for T in FLOATS
-    @testset "a chunk after a chunk (B03)" begin
+    @testset "a chunk after a chunk (ChunkedPrefill)" begin
         cache = KVCache{T}(1, 1, 1)
         append_values!(cache, [1, 2, 4])
         @test near(attend(cache, zeros(T, 1, 3, 1, 1); mask = Mask(causal = true))[:], T[1, 1.5, 7 / 3])
@@ -16,13 +16,13 @@ append_values!(cache::KVCache{T}, values) where {T} =
         @test near(attend(cache, zeros(T, 1, 2, 1, 1); mask = Mask(causal = true))[:], T[3.75, 6.2])
     end
 
-    @testset "a window while decoding (B24)" begin
+    @testset "a window while decoding (WindowBoundary)" begin
         cache = KVCache{T}(1, 1, 1; capacity = 4)
         mask = Mask(causal = true, window = (2, 0))
         @test near([decode_mean!(cache, n; mask = mask) for n in (1, 2, 4, 8)], T[1, 1.5, 7 / 3, 14 / 3])
     end
 
-    @testset "roll back (B33), reset (B34)" begin
+    @testset "roll back (Rollback), reset (StaleReset)" begin
         cache = KVCache{T}(1, 1, 1)
         append_values!(cache, [1, 2, 4, 100, 200])
         truncate!(cache, [4])
@@ -43,7 +43,7 @@ append_values!(cache::KVCache{T}, values) where {T} =
         @test size(attend(nobody, zeros(T, 1, 1, 1, 0))) == (1, 1, 1, 0) && length(nobody) == 0
     end
 
-    @testset "more queries than positions (B23)" begin
+    @testset "more queries than positions (EmptyKeys)" begin
         cache = KVCache{T}(1, 1, 1)
         append_values!(cache, [1, 3])
         @test near(attend(cache, zeros(T, 1, 4, 1, 1); mask = Mask(causal = true))[:], T[0, 0, 1, 2])

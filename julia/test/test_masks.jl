@@ -15,12 +15,12 @@ end
 
     @testset "by hand" begin
         @test rows(Mask(), 2, 2) == [[0, 1], [0, 1]]
-        @test rows(Mask(causal = true), 4, 2) == [[0], [0, 1]]  # B04: top-left unless an offset is given
+        @test rows(Mask(causal = true), 4, 2) == [[0], [0, 1]]  # top-left unless an offset is given
         @test rows(Mask(causal = true, q_offset = 2), 4, 2) == [[0, 1, 2], [0, 1, 2, 3]]
-        @test rows(Mask(causal = true, q_offset = -2), 2, 4) == [[], [], [0], [0, 1]]  # B23
-        @test rows(Mask(causal = true, window = (1, nothing)), 4, 4) == [[0], [0, 1], [1, 2], [2, 3]]  # B10
+        @test rows(Mask(causal = true, q_offset = -2), 2, 4) == [[], [], [0], [0, 1]]
+        @test rows(Mask(causal = true, window = (1, nothing)), 4, 4) == [[0], [0, 1], [1, 2], [2, 3]]
         @test rows(Mask(window = (0, 0)), 3, 3) == [[0], [1], [2]]
-        @test rows(Mask(window = (1, 0)), 3, 3) == [[0], [0, 1], [1, 2]]  # B18: a window needs no causal
+        @test rows(Mask(window = (1, 0)), 3, 3) == [[0], [0, 1], [1, 2]]  # a window needs no causal
         @test rows(Mask(window = (nothing, 1)), 3, 3) == [[0, 1], [0, 1, 2], [0, 1, 2]]
         @test rows(Mask(window = (typemax(Int), typemax(Int)), q_offset = 1), 2, 2) == [[0, 1], [0, 1]]
         @test rows(Mask(kv_lengths = Int64[1]), 3, 1) == [[0]]

@@ -69,7 +69,7 @@ end
     inputs = stored("q" => q, "k" => k, "v" => v)
     answer, tensors = run_case("sdpa", inputs; config = config(scale = 1))
     @test answer == Dict("seq" => 7, "status" => "ok")
-    @test collect(keys(tensors)) == ["output"] && tensors["output"] ≈ fill(5.0f0, 1, 1, 1, 1)
+    @test collect(keys(tensors)) == ["output"] && near(tensors["output"], fill(5.0f0, 1, 1, 1, 1))
     _, tensors = run_case("sdpa", inputs; config = config(scale = 1), want = ["lse", "scores"])
     @test sort(collect(keys(tensors))) == ["lse", "scores"] && eltype(tensors["lse"]) == Float32
     @test tensors["scores"] == reshape(Float32[0, log(2.0f0)], 2, 1, 1, 1)
@@ -175,7 +175,7 @@ end
     _, tensors = run_case("kv_cache", inputs; config = three, want = ["o"])
     @test collect(keys(tensors)) == ["o"]
     _, tensors = run_case("kv_cache", inputs; config = script(step("read"; out = "r")))
-    @test eltype(tensors["r.k"]) == Float32 || eltype(tensors["r.k"]) == Float64
+    @test eltype(tensors["r.k"]) == Float64  # nothing was appended: that of "double", the first by its name
     cache_code(config; more...) = code(run_case("kv_cache", inputs; config = config, more...))
     @test cache_code(script(ask_q); want = ["junk"]) == "invalid_request"
     @test cache_code(script(ask_q; kind = "evicting")) == "kind.evicting"

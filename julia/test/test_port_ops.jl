@@ -119,7 +119,8 @@ end
             @test answer["status"] == "ok" && sort(collect(keys(got))) == sort(want)
             push!(results, got)
         end
-        limit = T == Float32 ? 1e-4 : 2e-2
+        # a step of bf16's seven bits: what two variants give may be rounded to either side
+        limit = T == Float32 ? tolerance(T) : 2.0^-7
         for other in results[2:end], name in want
             got, naive = Float64.(other[name]), Float64.(results[1][name])
             @test isapprox(got, naive; rtol = limit, atol = limit)
@@ -187,6 +188,11 @@ end
     @test fault("gated_linear", HEADS; rule = "x") == "invalid_config"
     @test fault("scoring", FORM; form = "additive") == "invalid_request"
     @test fault("scoring", FORM; form = "x") == "invalid_config"
+    foreign = named("w_v" => (4,))  # the weights of another form
+    @test fault("scoring", [FORM; foreign]; form = "general") == "invalid_config"
+    alike = [name => name == "k" ? FORM[1][2] : x for (name, x) in FORM]
+    @test fault("scoring", alike; form = "dot") == "invalid_config"
+    @test fine("scoring", alike[1:3]; form = "dot")
 
     block, cross = [SEQUENCE; BLOCK], ["cross." * name => w for (name, w) in ATTENTION]
     @test fault("block", [block; cross], heads) == "invalid_request"

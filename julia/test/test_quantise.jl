@@ -1,6 +1,6 @@
 using RosettaAttention: fp8_code, fp8_value, narrow
 
-@testset "quantise: degenerate groups (B31)" begin
+@testset "quantise: degenerate groups" begin
     zeros_and_ends = Float32[0 -1; 0 1; 0 1; 0 -1]
     codes = quantise(zeros_and_ends, "int8")
     @test codes.codes == Int8[0 -127; 0 127; 0 127; 0 -127] && eltype(codes.codes) == Int8
@@ -13,11 +13,12 @@ using RosettaAttention: fp8_code, fp8_value, narrow
     end
 end
 
-@testset "quantise: scales differ (B30)" begin
+@testset "quantise: scales differ" begin
     x = Float32[1 8; -2 4; 100 0; 50 0.5]
     codes = quantise(x, "int8"; group = 2)
     @test size(codes.scale) == (2, 2) && codes.scale == Float32[2/127 8/127; 100/127 0.5/127]
-    @test isapprox(restore(codes), x; rtol = 1 / 127)
+    steps = repeat(codes.scale; inner = (2, 1))  # off by half of one, and a rounding
+    @test all(abs.(restore(codes) .- x) .<= steps ./ 2 .+ eps.(x))
     @test size(quantise(x, "int8"; group = 3).scale) == (2, 2)
     @test size(quantise(x, "int8"; group = 9).scale) == (1, 2)
 end

@@ -35,7 +35,7 @@ end
         A = permutedims(softmax(permutedims(w_2' * tanh.(w_1' * h[:, :, b]))))  # (R, T)
         @test near(permutedims(steps.weights[:, :, b]), A)
         @test near(permutedims(steps.output[:, :, b]), A * permutedims(h[:, :, b]))
-        @test isapprox(steps.penalty[b], sum(abs2, A * A' - I); rtol = 1e-4)
+        @test near([steps.penalty[b]], [sum(abs2, A * A' - I)])
     end
     dirty = copy(h)
     dirty[:, 3:4, 1] .= NaN
@@ -55,6 +55,7 @@ end
     additive = (w_q = zeros(3, 7), w_k = zeros(5, 7), w_v = zeros(7))
     @test code("additive"; additive...) == code("general"; w = zeros(5, 3)) == :none
     @test code("x") == :invalid_config
+    @test code(SubString("generally", 1, 7); w = zeros(5, 3)) == :none  # any text is one
     @test code(1) == :invalid_config
     @test code("general") == :invalid_config
     @test code("additive"; additive..., w = zeros(5, 3)) == :invalid_config

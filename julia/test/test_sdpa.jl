@@ -18,7 +18,7 @@ end
 @testset "sdpa by hand $T" for T in FLOATS
     log2 = log(T(2))
 
-    @testset "row without a key (B01)" begin
+    @testset "row without a key (FullyMaskedRow)" begin
         q, k, v = score_form(T, [0, log2], [3, 6]; queries = 2)
         steps = sdpa_steps(q, k, v; scale = 1, mask = Mask(keep = [true false; true false]))
         @test near(steps.output[:], T[5, 0]) && steps.output[2] === T(0)
@@ -26,16 +26,16 @@ end
         @test near(steps.lse[:], T[log(3), -Inf])
     end
 
-    @testset "softcap comes before the mask, after the scale (B09)" begin
+    @testset "softcap comes before the mask, after the scale (SoftcapOrder)" begin
         q, k, v = score_form(T, [1, 3], [5, 100])
         @test sdpa(q, k, v; scale = 1, softcap = 2, mask = Mask(keep = [true, false]))[] === T(5)
         q, k, v = score_form(T, [8, 0], [3, 6])
         steps = sdpa_steps(q, k, v; scale = 0.5, softcap = 2)
-        @test steps.output[] ≈ T(3.380898) rtol = 1e-6
+        @test steps.output[] ≈ T(3.380898) rtol = 1e-6  # seven digits, and in f32 a few roundings
         @test near(steps.capped[:], T[2 * tanh(2.0), 0])
     end
 
-    @testset "causal and window (B04, B10, B17, B18, B23)" begin
+    @testset "causal and window (CausalAlignment, WindowOffByOne, MaskComposition)" begin
         q, k, v = uniform_form(T, [1, 2, 4, 8])
         @test near(sdpa(q, k, v; mask = Mask(causal = true, window = (1, 0)))[:], T[1, 1.5, 3, 6])
         @test near(sdpa(q[:, 1:2, :, :], k, v; mask = Mask(causal = true))[:], T[1, 1.5])
@@ -52,14 +52,14 @@ end
         end
     end
 
-    @testset "query heads share KV heads in blocks (B13)" begin
+    @testset "query heads share KV heads in blocks (GqaTile)" begin
         for (values, want) in (([10, 20], [10, 10, 10, 20, 20, 20]), ([10, 20, 30], [10, 10, 20, 20, 30, 30]))
             v = row_major(T, (1, length(values), 1, 1), values)
             @test sdpa(ones(T, 1, 1, 6, 1), ones(T, size(v)), v)[:] == T.(want)
         end
     end
 
-    @testset "the last channel counts (B22)" begin
+    @testset "the last channel counts (VectorTail)" begin
         for D in (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
             k = ones(T, D, 1, 1, 1)
             k[D] = 10
@@ -67,7 +67,7 @@ end
         end
     end
 
-    @testset "absent is not 0; Dv is not D (B38)" begin
+    @testset "absent is not 0 (AbsentIsNotZero), Dv is not D (ValueDim)" begin
         q, k = ones(T, 4, 1, 1, 1), zeros(T, 4, 2, 1, 1)
         k[:, 2] .= log2 / 2
         v = row_major(T, (1, 1, 2, 3), [3, 0, 1, 6, 3, 1])
@@ -77,9 +77,9 @@ end
         @test size(sdpa(q, k, v)) == (3, 1, 1, 1)
     end
 
-    @testset "large numbers (B39)" begin
+    @testset "large numbers (Overflow)" begin
         q, k, v = score_form(T, [-1e5, -1e5], [3, 6])
-        @test sdpa(q, k, v; scale = 1)[] ≈ T(4.5)
+        @test near(sdpa(q, k, v; scale = 1)[], T(4.5))
         q = fill(T(3e18), 64, 1, 1, 1)
         k = cat(q, zero(q); dims = 2)
         @test sdpa(q, k, row_major(T, (1, 1, 2, 1), [7, 9]))[] === T(7)
@@ -90,9 +90,9 @@ end
 
     @testset "bias" begin
         q, k, v = uniform_form(T, [1, 2, 4]; queries = 1)
-        @test sdpa(q, k, v; bias = T[-1, -0.5, 0])[] ≈ T(2.826637) rtol = 1e-6
+        @test sdpa(q, k, v; bias = T[-1, -0.5, 0])[] ≈ T(2.826637) rtol = 1e-6  # seven digits, and f32
         @test sdpa(q, k, v; bias = T[-Inf, 0, 0])[] === T(3)
-        @test sdpa(q, k, v; bias = fill(T(5)))[] ≈ T(7 / 3)
+        @test near(sdpa(q, k, v; bias = fill(T(5)))[], T(7 / 3))
         k[2] = NaN  # a bias of -Inf hides even a score that is NaN
         @test sdpa(q, k, v; bias = T[0, -Inf, 0])[] === T(2.5)
     end
@@ -100,19 +100,19 @@ end
     @testset "sinks" begin
         q, k, v = uniform_form(T, [2, 4]; queries = 1)
         steps = sdpa_steps(q, k, v; sinks = T[log2])
-        @test steps.output[] ≈ T(1.5) && steps.lse[] ≈ log(T(4))
+        @test near(steps.output[], T(1.5)) && near(steps.lse[], log(T(4)))
         steps = sdpa_steps(q, k, v; sinks = T[0.7], mask = Mask(kv_lengths = Int64[0]))
         @test steps.output[] === T(0) && steps.lse[] === T(0.7) && all(iszero, steps.weights)
     end
 
-    @testset "left padding (B46), subnormal numbers (B45)" begin
+    @testset "left padding, subnormal numbers" begin
         q, k, v = uniform_form(T, [100, 1, 3]; queries = 1)
         @test sdpa(q, k, v; mask = Mask(keep = [false, true, true]))[] === T(2)
         q, k, v = uniform_form(T, [1e-40, 1e-40]; queries = 1)
         @test sdpa(q, k, v)[] === T(1e-40)
     end
 
-    @testset "sizes of 0 and 1 (B23)" begin
+    @testset "sizes of 0 and 1 (EmptyKeys)" begin
         q, k, v = zeros(T, 2, 3, 4, 2), zeros(T, 2, 0, 2, 2), zeros(T, 5, 0, 2, 2)
         mask = Mask(causal = true, kv_lengths = Int64[0, 0])
         steps = sdpa_steps(q, k, v; bias = zeros(T, 1, 3), mask = mask)

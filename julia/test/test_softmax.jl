@@ -2,9 +2,9 @@
     @testset "by hand" begin
         weights, lse = softmax_lse(T[0, log(T(2))])
         @test near(weights, T[1 / 3, 2 / 3])
-        @test lse[] ≈ log(T(3))
-        @test near(softmax(T[100, 99]), T[0.7310585786300049, 0.2689414213699951])  # B39 d
-        @test near(softmax(T[-1e5, -1e5]), T[0.5, 0.5])  # B39 c
+        @test near(lse[], log(T(3)))
+        @test near(softmax(T[100, 99]), T[0.7310585786300049, 0.2689414213699951])
+        @test near(softmax(T[-1e5, -1e5]), T[0.5, 0.5])  # Overflow
     end
 
     @testset "hidden slots" begin
@@ -12,7 +12,7 @@
         @test same(weights, T[1 0; 0 0])
         @test same(lse, T[0, -Inf])
         @test same(softmax(T[NaN, -Inf, 1]), T[NaN, 0, NaN])
-        @test same(softmax(T[Inf, -Inf, 1]), T[NaN, 0, NaN])  # B39 a
+        @test same(softmax(T[Inf, -Inf, 1]), T[NaN, 0, NaN])
         @test all(isnan, softmax_lse(T[NaN 1; Inf 2]')[2])
     end
 
@@ -27,7 +27,7 @@
     @testset "sink" begin
         weights, lse = softmax_lse(T[0, 0], fill(log(T(2))))
         @test near(weights, T[0.25, 0.25])
-        @test lse[] ≈ log(T(4))
+        @test near(lse[], log(T(4)))
         weights, lse = softmax_lse(fill(T(-Inf), 2, 1), T[0.3])
         @test same(weights, zeros(T, 2, 1)) && same(lse, T[0.3])
         @test isequal(softmax_lse(ones(T, 2, 3), fill(T(-Inf), 1)), softmax_lse(ones(T, 2, 3)))

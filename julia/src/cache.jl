@@ -104,6 +104,7 @@ end
     append_attend!(cache, q, k, v; lengths, padding, tokens, mask, bias, scale, softcap)
 
 `append!` and then [`attend_steps`](@ref), or neither: everything is checked before anything is changed.
+The errors are those of both.
 """
 function append_attend!(
     cache::Cache,
@@ -143,7 +144,7 @@ end
 function turned_queries(q, options, held::Mask)
     @nospecialize options
     options === nothing && return q
-    from = per_row(held.q_offset, 0, size(q, 4))::Vector{Int}
+    from = row_offsets(held.q_offset, size(q, 4))::Vector{Int}
     return turn_heads(q, options, Int64[p + i for i in 0:size(q, 2)-1, p in from])
 end
 
@@ -257,10 +258,11 @@ function contents!(cache::SlotCache, new)
     return nothing
 end
 
-# An empty array (n, room, H, B), with room for a capacity.
-function empty_slots(::Type{T}, n::Int, num_heads::Int, batch::Int, capacity = nothing) where {T}
-    room = something(capacity, 0)
+# An empty array (n, room, H, B), with room for a capacity; sizes may be of any integer type.
+function empty_slots(::Type{T}, n, num_heads, batch, capacity = nothing) where {T}
+    @nospecialize n num_heads batch capacity
+    dims = Int.((n, something(capacity, 0), num_heads, batch))
     # `zeros` takes a product that has wrapped around for the size.
-    foldl(Base.checked_mul, Int.((sizeof(T), max(n, 1), room, num_heads, batch)))
-    return zeros(T, n, room, num_heads, batch)
+    foldl(Base.checked_mul, (sizeof(T), max(dims[1], 1), dims[2:4]...))
+    return zeros(T, dims)
 end

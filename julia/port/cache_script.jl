@@ -1,6 +1,9 @@
 # The scripts of the op kv_cache: a list of steps on named caches, of which there is one at first, "main".
 # A failed step changes nothing, and the script goes on.
 
+"""
+A script made ready: what to do, and with what.
+"""
 struct CacheScript
     config::Dict{String,Any}
     inputs::Tensors
@@ -10,8 +13,10 @@ struct CacheScript
     folder::String  # of relative paths
 end
 
-# What a script works on: the caches by name, which are empty, and may be of any type, until one of them
-# has a type.
+"""
+What a script works on: the caches by name, which are empty, and may be of any type, until one of them has a
+type.
+"""
 mutable struct Run
     script::CacheScript
     caches::Dict{String,Cache}
