@@ -100,7 +100,7 @@ def test_an_unaligned_file_is_legal_and_awkward(tmp_path: Path) -> None:
 
 
 def test_writing_keeps_logical_order_and_rank(tmp_path: Path) -> None:
-    """safetensors' own writer takes C order for granted (B21)."""
+    """safetensors' own writer takes C order for granted (FileLayout)."""
     from safetensors.numpy import load_file
 
     path = tmp_path / "x.safetensors"

@@ -55,8 +55,8 @@ def bound_frequencies(config: dict[str, Any], R: int, length: int) -> Bounded:
     if scaling is None:
         return plain
     kind = scaling["type"]
-    exact = frequencies(config, R, length)
     if kind in ("linear", "longrope"):  # one division more
+        exact = frequencies(config, R, length)
         return Bounded(exact, exact * (plain.error / plain.value + F64.u))
     if kind == "dynamic":
         length = length if scaling.get("length") is None else int(scaling["length"])
@@ -101,8 +101,11 @@ def _llama3_share(scaling: dict[str, Any], base: float, R: int) -> Bounded:
     turns = Bounded(turns.value, turns.value * (f.error / f.value + F64.gamma(4)))
     span = np.array(high - low)
     share = divide(F64, subtract(F64, F64.exact(np.array(high)), turns), Bounded(span, F64.u * span))
-    # A port blends with t: 1 - t has an absolute rounding error that does not shrink with the share.
-    share = _clamp(Bounded(share.value, share.error + 4 * F64.u * np.abs(turns.value / span) + 4 * F64.u))
+    # A port blends with t: 1 - t has an absolute rounding error that does not shrink with the share. At worst t is
+    # turns/span - low/span, either one with the roundings of span and of its division; then 1 for t and 1 for 1 - t.
+    # With t within 0 .. 1, |low/span| is at most the larger of turns/span and 1: so up to 4 of turns/span, and 4 of 1.
+    rounding = 4 * F64.u * np.abs(turns.value / span) + 4 * F64.u
+    share = _clamp(Bounded(share.value, share.error + rounding))
     return Bounded(np.array(llama3_share(scaling, base, R)), share.error)
 
 

@@ -19,6 +19,11 @@ class Bounded(NamedTuple):
     error: np.ndarray
 
 
+def transpose(x: Bounded) -> Bounded:
+    """The last two axes changed places."""
+    return Bounded(*(part.swapaxes(-1, -2) for part in x))
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """The compute type: u, its unit roundoff (with the oracle's own float64 added), and tiny, its smallest normal.
@@ -70,8 +75,9 @@ class Arithmetic:
         return Bounded(x.value * factor, x.error * abs(factor))
 
     def softcap(self, x: Bounded, cap: float) -> Bounded:
-        """cap · tanh(x / cap): monotone, so the ends of x's interval bound it."""
+        """cap · tanh(x / cap): monotone, so the ends of x's interval bound it. An infinite x gives ±cap, rounded."""
         spread = x.error + 2 * self.u * np.abs(x.value)  # the division, and the rounding of cap itself
+        spread = np.where(np.isinf(x.value), 0, spread)
         value = cap * np.tanh(x.value / cap)
         high = cap * np.tanh((x.value + spread) / cap) - value
         low = value - cap * np.tanh((x.value - spread) / cap)

@@ -7,11 +7,10 @@ import numpy as np
 
 from ..oracle.dropout import kept
 from ..oracle.sdpa import visible_keys
-from .arithmetic import Arithmetic, Bounded
+from ..tensors import Tensors
+from .arithmetic import Arithmetic, Bounded, transpose
 from .dropout import propagate_drop
 from .softmax import KEY_TILE, bound_softmax
-
-Tensors = dict[str, np.ndarray]
 
 # Roundings of one term of a score beside those of the sum: the scale itself (sqrt, division, rounding to the type) and
 # the product with q.
@@ -36,7 +35,10 @@ def bound_sdpa(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) 
 def propagate_sdpa(
     arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors, q: Bounded, k: Bounded, v: Bounded
 ) -> dict[str, Bounded]:
-    """Every step of sdpa on q (B, Hq, Tq, D), k (B, Hkv, Tk, D), v (B, Hkv, Tk, Dv) that may be uncertain."""
+    """Every step of sdpa on q (B, Hq, Tq, D), k (B, Hkv, Tk, D), v (B, Hkv, Tk, Dv) that may be uncertain.
+
+    Where q and k are among the inputs, what is infinite in them hides its slot, or meets the cap, as in the oracle.
+    """
     B, Hq, Tq, D = q.value.shape
     _, Hkv, Tk, _ = k.value.shape
     group = Hq // max(Hkv, 1)
@@ -44,17 +46,23 @@ def propagate_sdpa(
     scale = config.get("scale")
     scale = 1 / math.sqrt(D) if scale is None else scale
 
-    k_t = Bounded(k.value.swapaxes(-1, -2), k.error.swapaxes(-1, -2))
-    scores = arithmetic.matmul(arithmetic.scale(q, scale), k_t, SCALE_ROUNDINGS)
-    capped = scores if config.get("softcap") is None else arithmetic.softcap(scores, config["softcap"])
+    scores = arithmetic.matmul(arithmetic.scale(q, scale), transpose(k), SCALE_ROUNDINGS)
+    capped, infinite = scores, infinite_scores(inputs, group, scale, scores.value.shape)
+    if config.get("softcap") is not None:
+        met = Bounded(
+            np.where(infinite == 0, scores.value, infinite), np.where(infinite == 0, scores.error, 0)
+        )
+        capped, infinite = arithmetic.softcap(met, config["softcap"]), np.zeros_like(infinite)
     shown = np.zeros((B, Hq, Tq, Tk), dtype=bool)
     for b, h, i in np.ndindex(B, Hq, Tq):
         shown[b, h, i] = visible_keys(config, inputs, b, h, i, (B, Hq, Tq, Tk))
-    biased = capped
+    biased, limit = capped, infinite
     if "bias" in inputs:
         bias = np.broadcast_to(inputs["bias"], (B, Hq, Tq, Tk))
         biased = arithmetic.add(capped, arithmetic.exact(bias))
+        limit = infinite + bias
         shown &= bias != -np.inf
+    shown &= limit != -np.inf
     sink = (
         np.broadcast_to(inputs["sinks"].astype(np.float64)[:, None], (B, Hq, Tq))
         if "sinks" in inputs
@@ -75,6 +83,16 @@ def propagate_sdpa(
         "capped": capped,
         "biased": biased,
     }
+
+
+def infinite_scores(inputs: Tensors, group: int, scale: float, shape: tuple[int, ...]) -> np.ndarray:
+    """(B, Hq, Tq, Tk): inf or -inf where an infinity in q or k makes the score so, else 0."""
+    if all(np.isfinite(inputs[name]).all() for name in ("q", "k") if name in inputs):
+        return np.zeros(shape)
+    q = inputs["q"].astype(np.float64) * scale
+    k = np.repeat(inputs["k"].astype(np.float64), group, axis=1)
+    scores = np.sum(q[:, :, :, None] * k[:, :, None], axis=-1)
+    return np.where(np.isinf(scores), scores, 0)
 
 
 def count_rescales(config: dict[str, Any], Tk: int) -> int:

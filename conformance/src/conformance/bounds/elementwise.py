@@ -75,7 +75,8 @@ def erf(arithmetic: Arithmetic, x: Bounded) -> Bounded:
 def _saturating(arithmetic: Arithmetic, f: Function, rest: Function, x: Bounded) -> Bounded:
     """An odd, monotone f between -1 and 1, and 1 - f for positive arguments.
 
-    Nearer to 1 or -1 than u / 1024, it is what it rounds to, 1 or -1 itself, and off by no more than the rest.
+    A requirement of its own, beside ELEMENTARY_ULP: where f is nearer to 1 or -1 than u / 1024, its computed value is
+    1 or -1 itself, and so off by no more than the rest. For 1 + f(x) all depends on it: what is left of f near -1 is 0.
     """
     y = monotone(arithmetic, f, x, arithmetic.elementary)
     left = rest(np.abs(x.value) - x.error)

@@ -12,9 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..tensors import Tensors
-from .arithmetic import Arithmetic, Bounded
+from .arithmetic import Arithmetic, Bounded, transpose
 from .attention import SCALE_ROUNDINGS
 from .elementwise import exp, multiply, subtract
+
+# What an element of the state passes through in one step beside the exponential and the sum over D of kᵀS: the product
+# with the decay, the difference to v, 2 for b, 2 for the product with k, the addition; and 1 for what the exponential's
+# own error and all of these gain from each other.
+STEP_ROUNDINGS = 8
 
 
 def bound_gated_linear(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
@@ -57,7 +62,7 @@ def _step(
     key, value = (
         Bounded(*(part[:, :, t, :, None] for part in x)) for x in (k, v)
     )  # (B, Hkv, D, 1), (…, Dv, 1)
-    value = Bounded(*(part.swapaxes(-1, -2) for part in value))
+    value = transpose(value)
     B, Hkv, D, _ = key.value.shape
     transition = np.broadcast_to(np.eye(D), (B, Hkv, D, D))
     # The state as it stands counts as exact: its own error is what the transition carries on.
@@ -76,12 +81,12 @@ def _step(
     update = value
     if "delta" in rule:
         beta = arithmetic.exact(np.broadcast_to(inputs["beta"][:, :, t, :, None], (B, Hkv, 1, 1)))
-        key_t = Bounded(*(part.swapaxes(-1, -2) for part in key))
+        key_t = transpose(key)
         update = subtract(arithmetic, value, arithmetic.matmul(key_t, held))
         update = multiply(arithmetic, update, beta, 2)
         transition = transition - beta.value * key.value @ (key_t.value @ transition)
         carried = carried + np.abs(beta.value * key.value) @ (np.abs(key_t.value) @ carried)
     written = multiply(arithmetic, key, update, 2)
     after = arithmetic.add(held, written)
-    second_order = (arithmetic.elementary + arithmetic.gamma(D + 8)) * carried
+    second_order = (arithmetic.elementary + arithmetic.gamma(D + STEP_ROUNDINGS)) * carried
     return transition, after.value, after.error + second_order

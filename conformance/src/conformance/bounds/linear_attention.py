@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..tensors import Tensors
-from .arithmetic import Arithmetic, Bounded
+from .arithmetic import Arithmetic, Bounded, transpose
 from .elementwise import divide, exp, select
 
+# Of one term beside the sums over its D features and over the keys: the product with v, and the addition of what a
+# chunk sees of its own keys to what it reads from the state before it.
+ORDER_ROUNDINGS = 2
 FEATURE_ROUNDINGS = 2  # elu(x) + 1 as it stands: e^x - 1, and 1 added back
 
 
@@ -61,7 +64,10 @@ def _state(
     arithmetic: Arithmetic, first: Bounded, fk: Bounded, values: Bounded, count: int, D: int
 ) -> Bounded:
     """first + Σ over the first `count` keys of f(k) vᵀ, with the roundings of a read over D granted to each term."""
-    keys = Bounded(*(part[:, :, :count].swapaxes(-1, -2) for part in fk))
-    written = arithmetic.matmul(keys, Bounded(*(part[:, :, :count] for part in values)), D + 2)
+    keys = transpose(Bounded(*(part[:, :, :count] for part in fk)))
+    held = Bounded(*(part[:, :, :count] for part in values))
+    written = arithmetic.matmul(keys, held, D + ORDER_ROUNDINGS)
     size = np.abs(first.value) + np.abs(written.value) + written.error
-    return Bounded(first.value + written.value, written.error + arithmetic.gamma(count + D + 2) * size)
+    # The first state passes through one addition a key, the read over D, and the addition of a chunk's own keys.
+    rounding = arithmetic.gamma(count + D + ORDER_ROUNDINGS) * size
+    return Bounded(first.value + written.value, written.error + rounding)

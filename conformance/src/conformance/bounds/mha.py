@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from ..oracle.mha import unpack
+from ..tensors import Tensors
 from .arithmetic import Arithmetic, Bounded
 from .attention import propagate_sdpa
 from .elementwise import mean
 from .norms import propagate_rms_norm
 from .rope import propagate_rope
-
-Tensors = dict[str, np.ndarray]
 
 
 def bound_mha(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:

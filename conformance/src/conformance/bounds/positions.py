@@ -11,6 +11,10 @@ from .angles import F64, bound_frequencies, bound_turns, round_once
 from .arithmetic import Arithmetic, Bounded
 from .elementwise import multiply
 
+# Of 2^x with x a quotient times a whole number: both are rounded, relative to |x| <= 8, and d(2^x) = ln 2 · 2^x dx with
+# ln 2 < 1, so at most 2 · 8 roundings of the slope.
+EXPONENT_ROUNDINGS = 16
+
 
 def bound_sinusoidal(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors) -> Tensors:
     """The op sinusoidal: the table as uncertain as its angles, then one addition."""
@@ -30,8 +34,9 @@ def bound_alibi(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensors)
     """The op alibi: a power of two in float64, rounded; times a whole distance; added."""
     exact = answer_alibi(config, inputs)
     H, Tq, Tk = exact["bias"].shape
-    # The exponent, at most 8, is off by two roundings of it; a chain of products of the first slope by at most H more.
-    error = exact["slopes"] * (F64.elementary + F64.gamma(16 + H))
+    # A port may also multiply its way from head to head: at most H products, each with a rounding of its own and that
+    # of the first slope once more, 2 H of 2^-53. That is H of F64.u, which is twice 2^-53.
+    error = exact["slopes"] * (F64.elementary + F64.gamma(EXPONENT_ROUNDINGS + H))
     slopes = round_once(arithmetic, Bounded(exact["slopes"], error))
     p = np.arange(Tq)[:, None] + int(config.get("q_offset") or 0)
     distances = arithmetic.exact(-np.abs(p - np.arange(Tk)))

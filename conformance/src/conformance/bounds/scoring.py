@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..tensors import Tensors
-from .arithmetic import Arithmetic, Bounded
+from .arithmetic import Arithmetic, Bounded, transpose
 from .attention import SCALE_ROUNDINGS
 from .elementwise import tanh
 from .softmax import bound_softmax
@@ -32,23 +32,19 @@ def bound_scoring(arithmetic: Arithmetic, config: dict[str, Any], inputs: Tensor
 def _scores(arithmetic: Arithmetic, form: str, x: dict[str, Bounded]) -> Bounded:
     """(B, Tq, Tk)."""
     if form == "additive":
-        queries = arithmetic.matmul(x["q"], _transpose(x["w_q"]))  # (B, Tq, A)
-        keys = arithmetic.matmul(x["k"], _transpose(x["w_k"]))  # (B, Tk, A)
+        queries = arithmetic.matmul(x["q"], transpose(x["w_q"]))  # (B, Tq, A)
+        keys = arithmetic.matmul(x["k"], transpose(x["w_k"]))  # (B, Tk, A)
         pairs = arithmetic.add(
             Bounded(*(part[:, :, None] for part in queries)), Bounded(*(part[:, None] for part in keys))
         )
         hidden = tanh(arithmetic, pairs)  # (B, Tq, Tk, A)
         return Bounded(*(part[..., 0] for part in arithmetic.matmul(hidden, _column(x["w_v"]))))
     if form == "general":
-        return arithmetic.matmul(arithmetic.matmul(x["q"], x["w"]), _transpose(x["k"]))
+        return arithmetic.matmul(arithmetic.matmul(x["q"], x["w"]), transpose(x["k"]))
     if form == "dot":
-        return arithmetic.matmul(x["q"], _transpose(x["k"]))
+        return arithmetic.matmul(x["q"], transpose(x["k"]))
     scaled = arithmetic.scale(x["q"], 1 / math.sqrt(x["q"].value.shape[-1]))
-    return arithmetic.matmul(scaled, _transpose(x["k"]), SCALE_ROUNDINGS)
-
-
-def _transpose(x: Bounded) -> Bounded:
-    return Bounded(*(part.swapaxes(-1, -2) for part in x))
+    return arithmetic.matmul(scaled, transpose(x["k"]), SCALE_ROUNDINGS)
 
 
 def _column(x: Bounded) -> Bounded:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..tensors import Tensors
-from .arithmetic import Arithmetic, Bounded
+from .arithmetic import Arithmetic, Bounded, transpose
 from .elementwise import multiply, subtract, tanh, total
 from .softmax import bound_softmax
 
@@ -18,12 +18,12 @@ def bound_structured(arithmetic: Arithmetic, config: dict[str, Any], inputs: Ten
     lengths = inputs.get("kv_lengths", np.full(B, T))
     shown = np.broadcast_to(np.arange(T) < lengths[:, None, None], (B, R, T))
 
-    hidden = tanh(arithmetic, arithmetic.matmul(h, _transposed(w_1)))
-    scores = _transposed(arithmetic.matmul(hidden, _transposed(w_2)))
+    hidden = tanh(arithmetic, arithmetic.matmul(h, transpose(w_1)))
+    scores = transpose(arithmetic.matmul(hidden, transpose(w_2)))
     weights, _ = bound_softmax(arithmetic, scores, shown, None)
     output = arithmetic.matmul(weights, h)
     overlap = subtract(
-        arithmetic, arithmetic.matmul(weights, _transposed(weights)), arithmetic.exact(np.eye(R))
+        arithmetic, arithmetic.matmul(weights, transpose(weights)), arithmetic.exact(np.eye(R))
     )
     squares = multiply(arithmetic, overlap, overlap)
     penalty = total(arithmetic, Bounded(*(part.reshape(B, R * R) for part in squares)))
@@ -33,7 +33,3 @@ def bound_structured(arithmetic: Arithmetic, config: dict[str, Any], inputs: Ten
         "weights": weights.error,
         "penalty": penalty.error,
     }
-
-
-def _transposed(x: Bounded) -> Bounded:
-    return Bounded(*(part.swapaxes(-1, -2) for part in x))

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
+from ..tensors import Tensors
 from .block_weights import block_weights
-from .draft import Draft, Other, Tensors
+from .draft import Draft, Other
 
 HALF = ("f16", "bf16")
 NAN = np.nan

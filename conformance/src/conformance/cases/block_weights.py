@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Tensors
+from ..tensors import Tensors
 
 
 def attention_weights(

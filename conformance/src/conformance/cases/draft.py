@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Tensors = dict[str, np.ndarray]
+from ..tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Tensors
+from ..tensors import Tensors
+from .draft import Draft
 
 BOTH = ("output", "keep")
 FIRST_WORD = 0x6627E8D5

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Tensors, score_form, uniform_form
+from ..tensors import Tensors
+from .draft import Draft, score_form, uniform_form
 from .sdpa_sizes import random_inputs
 
 BOTH = ("output", "lse")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Other, Tensors
+from ..tensors import Tensors
+from .draft import Draft, Other
 from .mha import layer_inputs, with_biases
 
 ALL = ("output", "weights", "lse", "mean_weights")

@@ -118,6 +118,13 @@ def _blends() -> Iterator[Draft]:
         positions=[[3, 5000]],
     )
     yield _case("yarn/base", YARN, "another base", base=150000.0, **wide)
+    yield _case(
+        "yarn/short",
+        YARN | {"original_length": 4},
+        "L0 < 2π beta_slow: both ends of the ramp would lie below pair 0, and are kept there",
+        D=64,
+        positions=[[0, 1, 13, 63]],
+    )
     yield _case("yarn/partial", YARN, "the ramp over R, not D", "RopePartial", rotary_dim=16, **wide)
     yield _case("llama3/plain", LLAMA3, "fast pairs kept, slow ones over 8, a blend between", **wide)
     yield _case("llama3/interleaved", LLAMA3, "interleaved pairs", "RopePairing", interleaved=True, **wide)

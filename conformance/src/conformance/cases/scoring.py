@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Other, Tensors
+from ..tensors import Tensors
+from .draft import Draft, Other
 
 ALL = ("output", "weights", "scores")
 FORMS = ("additive", "dot", "general", "scaled")
@@ -159,6 +160,10 @@ def _errors() -> Iterator[Draft]:
     yield refused("lengths-float", dtype, "lengths are whole", "dot", {"kv_lengths": np.array([1.0, 2.0])})
     yield refused("dtype-k", dtype, "keys of another float type", "dot", {"k": Other(zeros((2, 5, 4)))})
     yield refused("dtype-w", dtype, "a weight of another float type", "general", {"w": Other(zeros((4, 6)))})
+    yield refused("dot-w", config, "dot has no weights", "dot", {"w": zeros((4, 4))})
+    yield refused("scaled-w-v", config, "nor has scaled", "scaled", {"w_v": zeros(4)})
+    yield refused("general-w-q", config, "a weight of additive", "general", {"w_q": zeros((4, 4))})
+    yield refused("additive-w", config, "a weight of general", "additive", {"w": zeros((4, 6))})
     yield refused("missing-w", request, "general without w", "general", {"w": None})
     yield refused("missing-w-v", request, "additive without w_v", "additive", {"w_v": None})
     yield refused("missing-k", request, "no keys", "dot", {"k": None})

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .draft import Draft, Tensors, score_form, uniform_form
+from ..tensors import Tensors
+from .draft import Draft, score_form, uniform_form
 
 LN2 = log(2)
 OUT, ALL = ("output",), ("output", "weights", "lse")

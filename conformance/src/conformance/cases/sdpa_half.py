@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Other, Tensors, score_form, uniform_form
+from ..tensors import Tensors
+from .draft import Draft, Other, score_form, uniform_form
 from .sdpa_sizes import random_inputs
 
 HALVES = ("f16", "bf16")

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from .draft import Draft, Tensors
+from ..tensors import Tensors
+from .draft import Draft
 from .sdpa_rules import ALL, SIZES, rule
 from .sdpa_sizes import random_inputs
 
@@ -98,6 +99,7 @@ def _not_finite() -> Iterator[Draft]:
     bias = np.zeros((5, 7))
     bias[2, 3] = INF
     yield rule("inf/bias", "a visible +inf score makes its row NaN", "InfiniteScore", inputs={"bias": bias})
+    yield from _infinite_scores()
     base = random_inputs("sdpa/inf/value", *SIZES)
     base["v"][0, 0, 2, 1] = INF
     yield rule("inf/value", "Inf in a visible value reaches the output", "VisibleNaN", inputs=base)
@@ -117,6 +119,35 @@ def _not_finite() -> Iterator[Draft]:
         ("VisibleNaN",),
         "a weight that underflows to 0 is still visible: 0 · Inf is NaN",
     )
+
+
+def _infinite_scores() -> Iterator[Draft]:
+    """Infinities in visible Q and K. Keys are at [1, 0, 2], seen by every query of heads 0 and 1 in row 1."""
+    base = random_inputs("sdpa/inf/key", *SIZES)
+    base["k"][1, 0, 2, 4] = -INF
+    note = "scores of -inf hide the key from queries above 0, those of +inf make the rows of the others NaN"
+    yield rule("inf/key", note, "InfiniteScore", inputs=base)
+    base = random_inputs("sdpa/inf/key-hides", *SIZES)
+    base["q"][..., 4] = np.abs(base["q"][..., 4]) + 0.1
+    base["k"][1, 0, 2, 4], base["v"][1, 0, 2] = -INF, NAN
+    yield rule("inf/key-hides", "a score of -inf hides the NaN of its value", "HiddenPoison", inputs=base)
+    sinks = base | {"sinks": np.ones(4)}
+    yield rule("inf/key-sinks", "a score of -inf hides its key beside a sink", "Sink", inputs=sinks)
+    base = random_inputs("sdpa/inf/keys-hide", *SIZES)
+    base["q"][..., 4] = np.abs(base["q"][..., 4]) + 0.1
+    base["k"][1, 0, :, 4] = -INF
+    note = "scores of -inf hide every key of two heads: 0, and lse -inf"
+    yield rule("inf/keys-hide", note, "FullyMaskedRow", inputs=base)
+    steps = (*ALL, "capped")
+    for name, tensor, index, value in (
+        ("key", "k", (1, 0, 2, 4), INF),
+        ("key-minus", "k", (1, 0, 2, 4), -INF),
+        ("query", "q", (0, 1, 2, 3), INF),
+    ):
+        base = random_inputs(f"sdpa/inf/softcap-{name}", *SIZES)
+        base[tensor][index] = value
+        note = "the cap makes an infinite score ±2: nothing is hidden, nothing is NaN"
+        yield rule(f"inf/softcap-{name}", note, "SoftcapOrder", inputs=base, want=steps, softcap=2.0)
 
 
 def _extreme() -> Iterator[Draft]:

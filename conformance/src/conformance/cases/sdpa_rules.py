@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Tensors
+from ..tensors import Tensors
+from .draft import Draft
 from .sdpa_sizes import random_inputs
 
 ALL = ("output", "weights", "lse")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Tensors
+from ..tensors import Tensors
+from .draft import Draft
 
 OUT, ALL = ("output",), ("output", "weights", "lse")
 

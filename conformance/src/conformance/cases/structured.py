@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..inputs import Draw
-from .draft import Draft, Other, Tensors
+from ..tensors import Tensors
+from .draft import Draft, Other
 
 ALL = ("output", "weights", "penalty")
 HALF = ("f16", "bf16")

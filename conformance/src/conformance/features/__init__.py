@@ -3,12 +3,10 @@
 The names are those of docs/protocol.md, which a port claims in its answer to `start`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from ..tensors import is_float
+from .arguments import Config, Tensors
 from .attention import (
     mha_features,
     mha_flops,
@@ -68,10 +66,8 @@ from .positions import (
     sinusoidal_flops,
 )
 
-Tensors = Mapping[str, np.ndarray]
-
 # Per op: its features beside the outputs, which count as features of their own; and its floating point operations.
-FEATURES: dict[str, Callable[[Mapping[str, Any], Tensors], set[str]]] = {
+FEATURES: dict[str, Callable[[Config, Tensors], set[str]]] = {
     "softmax": softmax_features,
     "sdpa": sdpa_features,
     "mha": mha_features,
@@ -97,7 +93,7 @@ FEATURES: dict[str, Callable[[Mapping[str, Any], Tensors], set[str]]] = {
     "block": block_features,
     "transformer": transformer_features,
 }
-FLOPS: dict[str, Callable[[Mapping[str, Any], Tensors], int]] = {
+FLOPS: dict[str, Callable[[Config, Tensors], int]] = {
     "softmax": softmax_flops,
     "sdpa": sdpa_flops,
     "mha": mha_flops,
@@ -125,7 +121,7 @@ FLOPS: dict[str, Callable[[Mapping[str, Any], Tensors], int]] = {
 }
 
 
-def features(op: str, config: Mapping[str, Any], inputs: Tensors, want: Sequence[str]) -> list[str]:
+def features(op: str, config: Config, inputs: Tensors, want: Sequence[str]) -> list[str]:
     """The features of the op that a port must claim before it is asked this."""
     if op == "kv_cache":
         return sorted(cache_features(config, inputs))
@@ -133,7 +129,7 @@ def features(op: str, config: Mapping[str, Any], inputs: Tensors, want: Sequence
 
 
 def cost(
-    op: str, config: Mapping[str, Any], inputs: Tensors, outputs: Tensors, codes: Sequence[str] | None = None
+    op: str, config: Config, inputs: Tensors, outputs: Tensors, codes: Sequence[str] | None = None
 ) -> tuple[int, int]:
     """Floating point operations (a multiply-add is two; causal counts what is visible) and bytes moved, in f32."""
     moved = sum(x.size * (4 if is_float(x) else x.itemsize) for x in (*inputs.values(), *outputs.values()))

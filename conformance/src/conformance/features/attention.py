@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Tensors = Mapping[str, np.ndarray]
-Config = Mapping[str, Any]
+from .arguments import Config, Tensors
 
 
 def softmax_features(config: Config, inputs: Tensors) -> set[str]:

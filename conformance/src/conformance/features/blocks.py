@@ -1,14 +1,10 @@
 """Features and costs of latent attention, norms, activations, blocks, whole stacks, and the cache write."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from ..oracle.block import below
+from .arguments import Config, Tensors
 from .attention import attention_flops, mha_flops
-
-Tensors = Mapping[str, np.ndarray]
-Config = Mapping[str, Any]
 
 
 def mla_features(config: Config, inputs: Tensors) -> set[str]:
@@ -114,8 +110,7 @@ def transformer_flops(config: Config, inputs: Tensors) -> int:
     V, C = inputs["embedding"].shape
     flops = 2 * B * T * V * C
     for number in range(int(config["num_layers"])):
-        start = f"layers.{number}."
-        layer = {name[len(start) :]: x for name, x in inputs.items() if name.startswith(start)}
+        layer = below(inputs, f"layers.{number}.")
         flops += block_flops(config, {**layer, "x": np.broadcast_to(np.zeros(()), (B, T, C))})
     return int(flops)
 
@@ -126,8 +121,7 @@ def cache_write_flops(config: Config, inputs: Tensors) -> int:
 
 
 def _attention(config: Config, inputs: Tensors, part: str, x: np.ndarray, context: np.ndarray) -> int:
-    start = f"{part}."
-    weights = {name[len(start) :]: w for name, w in inputs.items() if name.startswith(start)}
+    weights = below(inputs, f"{part}.")
     causal = {"causal": config.get("causal")} if part == "attention" else {}
     return mha_flops({"num_heads": config["num_heads"], **causal}, {**weights, "x": x, "context": context})
 

@@ -1,14 +1,9 @@
 """Features and costs of linear attention, the gated rules, sparse and structured attention."""
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
+from .arguments import Config, Tensors
 from .attention import attention_flops, head_features
-
-Tensors = Mapping[str, np.ndarray]
-Config = Mapping[str, Any]
 
 
 def linear_attention_features(config: Config, inputs: Tensors) -> set[str]:

@@ -1,15 +1,10 @@
 """Features and costs of cast, dropout, merge, varlen and scoring."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from ..tensors import NUMPY_DTYPES
+from .arguments import Config, Tensors
 from .attention import attention_features, attention_flops, head_features
-
-Tensors = Mapping[str, np.ndarray]
-Config = Mapping[str, Any]
 
 FORMS = {"additive", "dot", "general", "scaled"}
 

@@ -1,12 +1,10 @@
 """Features and costs of what puts positions into a model: sinusoidal, rope, alibi, relative_bias."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-Tensors = Mapping[str, np.ndarray]
-Config = Mapping[str, Any]
+from .arguments import Config, Tensors
 
 SCALINGS = {"linear", "dynamic", "yarn", "llama3", "longrope"}
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.draft import Draft, Tensors
+from ..cases.block_weights import under
+from ..cases.draft import Draft
+from ..tensors import Tensors
 from .attention import layer
 from .draws import Chooser
 
@@ -47,7 +49,7 @@ def block(choose: Chooser) -> Draft:
         inputs["context"] = choose.plain(B, Tk, Cc)
         if choose.maybe():
             inputs["context_lengths"] = choose.integers(0, Tk, B)
-        inputs |= _prefixed("cross.", layer(choose, C, Cc, config["num_heads"], config["num_kv_heads"], 2, 2))
+        inputs |= under("cross", layer(choose, C, Cc, config["num_heads"], config["num_kv_heads"], 2, 2))
     if choose.rarely():
         inputs["kv_lengths"] = choose.integers(0, T, B)
     inputs |= block_weights(choose, C, config, norms=3 if cross else 2)
@@ -73,7 +75,7 @@ def transformer(choose: Chooser) -> Draft:
         if choose.maybe():
             inputs |= _norm(choose, name, C, config)
     for number in range(layers):
-        inputs |= _prefixed(f"layers.{number}.", block_weights(choose, C, config, norms=2))
+        inputs |= under(f"layers.{number}", block_weights(choose, C, config, norms=2))
     if choose.rarely():
         inputs["unembedding"] = choose.plain(V, C)
     if choose.rarely():
@@ -96,7 +98,7 @@ def _block_config(choose: Chooser) -> dict[str, Any]:
 
 def block_weights(choose: Chooser, C: int, config: dict[str, Any], *, norms: int) -> Tensors:
     """Self-attention with heads of 2, a feed-forward layer, and the norms."""
-    weights = _prefixed("attention.", layer(choose, C, C, config["num_heads"], config["num_kv_heads"], 2, 2))
+    weights = under("attention", layer(choose, C, C, config["num_heads"], config["num_kv_heads"], 2, 2))
     for number in range(1, norms + 1):
         weights |= _norm(choose, f"norm_{number}", C, config)
     F = choose.width()
@@ -114,7 +116,3 @@ def block_weights(choose: Chooser, C: int, config: dict[str, Any], *, norms: int
 def _norm(choose: Chooser, name: str, C: int, config: dict[str, Any]) -> Tensors:
     weights = {f"{name}.weight": 1 + choose.plain(C) / 4}
     return weights | ({f"{name}.bias": choose.plain(C) / 4} if config["norm"] == "layer" else {})
-
-
-def _prefixed(prefix: str, weights: Tensors) -> Tensors:
-    return {prefix + name: x for name, x in weights.items()}

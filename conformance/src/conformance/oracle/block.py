@@ -1,5 +1,6 @@
 """A transformer block, from the oracle's own attention, norms and activations, and einsum over token and channel."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def parts(inputs: Tensors) -> tuple[str, ...]:
     return ("attention", "cross", "ff") if "context" in inputs else ("attention", "ff")
 
 
-def below(inputs: Tensors, prefix: str) -> Tensors:
+def below(inputs: Mapping[str, np.ndarray], prefix: str) -> Tensors:
     """What stands under a dotted name."""
     return {name[len(prefix) :]: x for name, x in inputs.items() if name.startswith(prefix)}
 

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from ..tensors import Tensors
 from .norms import rms_norm
 from .rope import positions_of, rotary_tables, rotate
 from .sdpa import answer_sdpa
-
-Tensors = dict[str, np.ndarray]
 
 
 def answer_mha(config: dict[str, Any], inputs: Tensors) -> Tensors:

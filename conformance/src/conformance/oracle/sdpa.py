@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ..tensors import Tensors
 from .dropout import drop, kept
 from .softmax import softmax_row
-
-Tensors = dict[str, np.ndarray]
 
 
 def answer_sdpa(config: dict[str, Any], inputs: Tensors) -> Tensors:
