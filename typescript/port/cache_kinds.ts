@@ -4,6 +4,8 @@ import {
   type Cache,
   CrossCache,
   type FloatDtype,
+  KiviCache,
+  type KiviCacheOptions,
   KVCache,
   type KVCacheOptions,
   LatentCache,
@@ -11,6 +13,7 @@ import {
   PagedCache,
   PagePool,
   type PagePoolOptions,
+  PerHeadCache,
   QuantisedCache,
   type QuantisedCacheOptions,
   RotatingCache,
@@ -38,6 +41,11 @@ export const KINDS: Readonly<Record<string, Kind>> = {
     lacks: [],
     build: (config, dtype) => new KVCache(sizes(config, dtype)),
   },
+  per_head: {
+    ...PAIRS,
+    lacks: ["truncate"],
+    build: (config, dtype) => new PerHeadCache(sizes(config, dtype)),
+  },
   rotating: {
     ...PAIRS,
     needs: [...SIZES, "window"],
@@ -50,9 +58,10 @@ export const KINDS: Readonly<Record<string, Kind>> = {
     ...PAIRS,
     needs: [...SIZES, "page_size", "num_pages"],
     build(config, dtype) {
-      const { batch, rope, ...perPage } = sizes(config, dtype);
+      const { batch, rope, ropeAt, ...perPage } = sizes(config, dtype);
       const options = { ...perPage, pageSize: config.page_size, numPages: config.num_pages };
-      return new PagedCache({ pool: new PagePool(options as PagePoolOptions<FloatDtype>), batch, rope });
+      const pool = new PagePool(options as PagePoolOptions<FloatDtype>);
+      return new PagedCache({ pool, batch, rope, ropeAt });
     },
   },
   quantised: {
@@ -60,9 +69,10 @@ export const KINDS: Readonly<Record<string, Kind>> = {
     needs: [...SIZES, "format"],
     lacks: [],
     build(config, dtype) {
-      const { format, group, zero_point: zeroPoint } = config;
+      const { format, group, zero_point: zeroPoint, key_groups: keyGroups } = config;
       const options = { ...sizes(config, dtype), format, group, zeroPoint };
-      return new QuantisedCache(options as QuantisedCacheOptions<FloatDtype>);
+      if (keyGroups == null) return new QuantisedCache(options as QuantisedCacheOptions<FloatDtype>);
+      return new KiviCache({ ...options, keyGroups } as KiviCacheOptions<FloatDtype>);
     },
   },
   latent: {
@@ -102,6 +112,8 @@ function sizes(config: Config, dtype: FloatDtype): KVCacheOptions<FloatDtype> {
     valueDim: config.value_dim,
     capacity: config.capacity,
     rope: ropeOptions(config.rope),
+    ropeAt: config.rope_at,
+    track: config.track,
     dtype,
   } as KVCacheOptions<FloatDtype>;
 }

@@ -3,6 +3,7 @@
 import { type FloatDtype, Unsupported } from "../src/index.ts";
 import { SHORT_NAMES } from "../src/tensor.ts";
 import { checkNeeds, kindOf } from "./cache_kinds.ts";
+import { checkKnown } from "./cache_policy.ts";
 import { type Caches, cacheOf, folderOf, STEPS } from "./cache_steps.ts";
 import type { Config } from "./config.ts";
 import { codeOf, InvalidRequest } from "./errors.ts";
@@ -68,6 +69,7 @@ function stepList(steps: unknown, lacks: readonly string[]): Config[] {
       throw new InvalidRequest(`steps: expected objects, got ${step}`);
     if (typeof step.do !== "string") throw new InvalidRequest("steps: expected do, got nothing");
     if (!Object.hasOwn(STEPS, step.do) || lacks.includes(step.do)) throw new Unsupported(`step.${step.do}`);
+    if (step.do === "evict") checkKnown(step.policy);
   }
   return steps;
 }

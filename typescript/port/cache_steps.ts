@@ -1,7 +1,7 @@
 /** What each step of a cache script does, and the names of what it writes. */
 
 import { dirname, resolve } from "node:path";
-import { positionTable } from "../src/held.ts";
+import { positionTable } from "../src/cache_rope.ts";
 import {
   type AppendOptions,
   allOrNothing,
@@ -18,6 +18,7 @@ import {
   type TensorArray,
 } from "../src/index.ts";
 import { dtypeOf, FLOATS, int64 } from "../src/tensor.ts";
+import { policyOf } from "./cache_policy.ts";
 import { type AnyTensor, type Config, camel, required, stepOptions } from "./config.ts";
 import { InvalidRequest } from "./errors.ts";
 import { readWhole, type Stored, store, type Tensors, writeWhole } from "./safetensors.ts";
@@ -44,7 +45,8 @@ interface Step {
   writes?(step: Config): unknown[];
 }
 
-const CODES = ["k_codes", "v_codes", "k_scale", "v_scale", "k_zero", "v_zero"];
+const CODES = ["k_codes", "v_codes", "k_scale", "v_scale", "k_zero", "v_zero", "k_tail"];
+const CONTENTS = ["k", "v", "latent", "rope_key"];
 
 export const STEPS: Readonly<Record<string, Step>> = {
   append: {
@@ -90,7 +92,7 @@ export const STEPS: Readonly<Record<string, Step>> = {
   read: {
     play: read,
     writes: ({ out }) =>
-      [...["k", "v", "latent", "rope_key", "lengths", "positions"], ...CODES].map((part) => `${out}.${part}`),
+      [...CONTENTS, ...CODES, "tracked", "lengths", "positions"].map((part) => `${out}.${part}`),
   },
   reorder: {
     play(cache, step) {
@@ -114,8 +116,17 @@ export const STEPS: Readonly<Record<string, Step>> = {
     },
   },
   evict: {
-    play(cache, step) {
-      (cache as KVCache<FloatDtype>).evict(list(step, "positions"));
+    play(cache, step, caches) {
+      if (step.policy == null) {
+        (cache as KVCache<FloatDtype>).evict(list(step, "positions"));
+        return [];
+      }
+      if (step.positions != null) {
+        throw new InvalidConfig("evict: policy: expected nothing beside positions, got both");
+      }
+      const policy = policyOf(step.policy, caches.tensors);
+      const dtype = policy.type === "snapkv" ? typeOf(policy.q, cache) : cache.dtype;
+      (asType(dtype, cache, step, caches) as KVCache<FloatDtype>).evictBy(policy);
       return [];
     },
   },
@@ -145,7 +156,7 @@ export const STEPS: Readonly<Record<string, Step>> = {
       const out = text(step, "out");
       const { positions, bytes, pages } = cache.stats();
       const written: Written = [
-        [`${out}.positions`, store(int64(positions))],
+        [`${out}.positions`, store(byRow(cache, int64(positions)))],
         [`${out}.bytes`, store(int64([bytes]))],
       ];
       if (pages) written.push([`${out}.pages`, store(int64([pages.used, pages.shared, pages.free]))]);
@@ -201,14 +212,23 @@ function read(cache: Cache, step: Config): Written {
   if (step.codes && contents.kCodes === undefined) {
     throw new InvalidConfig("read: codes: expected false where nothing is quantised, got true");
   }
-  const names = ["k", "v", "latent", "rope_key", ...(step.codes ? CODES : [])];
+  if (step.tracked && contents.tracked === undefined) {
+    throw new InvalidConfig("read: tracked: expected false where nothing is tracked, got true");
+  }
+  const names = [...CONTENTS, ...(step.codes ? CODES : []), ...(step.tracked ? ["tracked"] : [])];
   const written = names.flatMap((name): Written => {
     const x = contents[camel(name)];
     return x === undefined ? [] : [[`${out}.${name}`, store(x, "U8")]];
   });
-  written.push([`${out}.lengths`, store(int64(contents.lengths))]);
-  if (step.positions) written.push([`${out}.positions`, store(positionTable(contents.positions))]);
+  written.push([`${out}.lengths`, store(byRow(cache, int64(contents.lengths)))]);
+  if (step.positions)
+    written.push([`${out}.positions`, store(byRow(cache, positionTable(contents.positions)))]);
   return written;
+}
+
+/** (B, ...) with all the axes of the rows of this cache. */
+function byRow({ batch, rowAxes }: Cache, { data, shape }: IntTensor): IntTensor {
+  return { data, shape: [...(rowAxes ?? [batch]), ...shape.slice(1)] };
 }
 
 /** A relative path is one in the folder of the request's outputs. */

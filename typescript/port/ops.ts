@@ -41,6 +41,8 @@ const CACHE: Claims = {
       "append_attend",
     ],
     ...["truncate", "reset", "read", "codes", "positions", "reorder", "fork", "drop", "evict", "shift"],
+    ...["per_head", "rope_at", "track", "tracked", "key_groups", "budget_list"],
+    ...["evict_window", "evict_heavy_hitters", "evict_snapkv", "evict_key_norm"],
     ...["save", "load", "stats", "rope", "f16", "bf16", "int8", "int4", "fp8_e4m3", "zero_point", "group"],
   ],
 };

@@ -3,7 +3,15 @@
 import type { Held } from "./held.ts";
 import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import type { FloatArrays, FloatDtype, IntTensor, Lengths, Tensor, TensorArray } from "./tensor.ts";
+import type {
+  FloatArray,
+  FloatArrays,
+  FloatDtype,
+  IntTensor,
+  Lengths,
+  Tensor,
+  TensorArray,
+} from "./tensor.ts";
 
 /** How an append reads what it is given. null and undefined both mean absent. */
 export interface AppendOptions {
@@ -45,7 +53,9 @@ export type Description = Readonly<Record<string, string | number | boolean | nu
 export interface Cache<T extends FloatDtype = FloatDtype> {
   readonly batch: number;
   readonly dtype: T;
-  /** A copy, (B,): how many positions each row has. */
+  /** The axes that the rows of slots stand along: [B, Hkv] where every KV head has its own. Absent: [B]. */
+  readonly rowAxes?: readonly number[];
+  /** A copy, (B,), one after the other along all axes of rows: how many positions each has. */
   readonly lengths: number[];
   /** A copy, (B,): the position of the next token of each row. */
   readonly next: number[];
@@ -64,6 +74,8 @@ export interface Cache<T extends FloatDtype = FloatDtype> {
     q: Tensor<FloatArrays[T]>,
     options?: AttentionOptions<FloatArrays[T]>,
   ): SdpaSteps<FloatArrays[T]>;
+  /** The same between the parts of a layer: queries as wide as attention is computed in, and nothing rounded. */
+  attendWide(q: Tensor<FloatArray>, options?: AttentionOptions): SdpaSteps;
   /** Row b keeps its first lengths[b] positions. */
   truncate(lengths: readonly number[]): void;
   reset(): void;
@@ -79,6 +91,8 @@ export interface Cache<T extends FloatDtype = FloatDtype> {
   state(): CacheState;
   /** Holds that instead. Its names, types and sizes have been checked. */
   restore(state: CacheState): void;
+  /** How many entries of that tensor of a {@link state} a row of so many slots has. Absent: one a slot. */
+  entries?(name: string, slots: number): number;
   /** Gives the way back from an append. */
   checkpoint(): () => void;
 }

@@ -8,23 +8,43 @@
  */
 
 import type { Cache, CacheState } from "./cache.ts";
-import { checkDescription, checkOurs, checkRows, checkTensors, FORMAT, parsed, ROWS } from "./checks_file.ts";
-import { positionTable } from "./held.ts";
+import { positionTable } from "./cache_rope.ts";
+import {
+  checkDescription,
+  checkEntries,
+  checkOurs,
+  checkRows,
+  checkTensors,
+  FORMAT,
+  parsed,
+  ROWS,
+} from "./checks_file.ts";
+import { range } from "./held.ts";
 import { formatTensors, type Stored, store } from "./safetensors.ts";
 import { Slots } from "./slots.ts";
-import { type FloatDtype, int64, SHORT_NAMES, type Tensor, type TensorArray } from "./tensor.ts";
+import { type FloatDtype, int64, SHORT_NAMES, sizeOf, type Tensor, type TensorArray } from "./tensor.ts";
+import { TRACKED } from "./track.ts";
 
 /** What the cache holds, as a file. */
 export function saveCache(cache: Cache): Uint8Array {
   const { positions, next, tensors } = cache.state();
+  const rowAxes = cache.rowAxes ?? [cache.batch];
 
   // 1. describe: what another cache must be to take it
   const metadata = describe(cache);
 
   // 2. write: exactly what is held
   const counts = positions.map((row) => row.length); // (B,)
-  const contents = Object.entries(tensors).map(([name, x]): [string, Stored] => [name, store(x, "U8")]);
-  const rows = { lengths: int64(counts), next: int64(next), positions: positionTable(positions) };
+  const contents = Object.entries(tensors).map(([name, x]): [string, Stored] => [
+    name,
+    store(name === TRACKED ? reshaped(x, x.shape.slice(0, -1)) : x, "U8"),
+  ]);
+  const table = positionTable(positions); // (B, L)
+  const rows = {
+    lengths: reshaped(int64(counts), rowAxes),
+    next: reshaped(int64(next), rowAxes),
+    positions: reshaped(table, [...rowAxes, table.shape[1]!]),
+  };
   const all = [...Object.entries(rows).map(([name, x]): [string, Stored] => [name, store(x)]), ...contents];
   return formatTensors(new Map(all), metadata);
 }
@@ -37,21 +57,26 @@ export function saveCache(cache: Cache): Uint8Array {
  */
 export function loadCache(cache: Cache, file: Uint8Array): void {
   // 3. check: everything, before anything is changed
-  const { tensors, metadata } = parsed("load", file);
+  const { tensors: stored, metadata } = parsed("load", file);
+  const tensors = new Map([...stored].map(([name, x]) => [name, name === TRACKED ? slotBySlot(x) : x]));
   checkOurs("load", metadata, Object.keys(SHORT_NAMES));
   checkDescription("load", metadata, describe(cache));
-  checkTensors("load", tensors, Object.entries(cache.state().tensors));
+  const rowAxes = cache.rowAxes ?? [cache.batch];
+  const entries = (name: string, slots: number) => cache.entries?.(name, slots) ?? slots;
+  checkTensors("load", tensors, Object.entries(cache.state().tensors), rowAxes, entries);
   const [lengths, next, table] = ROWS.map((name) => Array.from(tensors.get(name)!.data, Number));
-  const L = tensors.get("positions")!.shape[1]!;
+  const L = tensors.get("positions")!.shape.at(-1)!;
   checkRows("load", lengths!, next!, table!, L, cache.description.kind as string);
+  const countsOf = (name: string) => lengths!.map((n) => entries(name, n)); // (B,)
+  const contents = [...tensors].filter(([name]) => !ROWS.includes(name));
+  checkEntries("load", contents, countsOf);
 
   // 4. restore: up to the longest row
   const positions = lengths!.map((n, b) => table!.slice(b * L, b * L + n)); // (B,) lists
-  const contents = [...tensors].filter(([name]) => !ROWS.includes(name));
   const state: CacheState = {
     positions,
     next: next!,
-    tensors: Object.fromEntries(contents.map(([name, x]) => [name, upTo(x, positions)])),
+    tensors: Object.fromEntries(contents.map(([name, x]) => [name, upTo(x, rowAxes, countsOf(name))])),
   };
   cache.restore(state);
 }
@@ -71,8 +96,24 @@ function describe({ description }: Cache): Record<string, string> {
   );
 }
 
-/** (B, ..., L, n) without what no row reaches. */
-function upTo({ data, shape }: Stored, positions: readonly (readonly number[])[]): Tensor<TensorArray> {
-  const whole = new Slots({ x: { data, shape } }, positions, []);
-  return whole.trimmed().x!;
+/** (B, ..., L, n) without what no row reaches, each with so many slots. */
+function upTo(
+  { data, shape }: Stored,
+  rowAxes: readonly number[],
+  counts: readonly number[],
+): Tensor<TensorArray> {
+  const perRow = shape.slice(rowAxes.length); // (..., L, n)
+  const rows = counts.map((n) => range(0, n));
+  const whole = new Slots({ x: { data, shape: [sizeOf(rowAxes), ...perRow] } }, rows, []);
+  const x = whole.trimmed().x!;
+  return reshaped(x, [...rowAxes, ...x.shape.slice(1)]);
+}
+
+/** (B, Hkv, L) to (B, Hkv, L, 1). */
+function slotBySlot({ shape, ...rest }: Stored): Stored {
+  return { ...rest, shape: [...shape, 1] };
+}
+
+function reshaped({ data }: Tensor<TensorArray>, shape: readonly number[]): Tensor<TensorArray> {
+  return { data, shape };
 }

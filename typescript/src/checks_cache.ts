@@ -1,6 +1,7 @@
 /** What the calls of a cache must satisfy. */
 
 import type { AppendOptions } from "./cache.ts";
+import type { CacheRope } from "./cache_rope.ts";
 import {
   type AnyTensor,
   ensure,
@@ -21,7 +22,6 @@ import { checkRotation } from "./checks_positions.ts";
 import { CapacityExceeded, DtypeMismatch, InvalidConfig, ShapeMismatch } from "./errors.ts";
 import type { Mask } from "./masks.ts";
 import type { CacheSizes } from "./pairs.ts";
-import type { Rope } from "./rope.ts";
 import type { AttentionOptions } from "./sdpa.ts";
 import type { Slots } from "./slots.ts";
 import type { FloatDtype, Lengths } from "./tensor.ts";
@@ -58,8 +58,12 @@ export function checkCapacity(fn: string, capacity: number | null, ...sizes: num
  * Keys that are stored turned cannot follow frequencies that change as their row grows, so scalings by the
  * length of the row are not for caches.
  */
-export function checkCacheRope(fn: string, rope: Rope | null, headDim: number): void {
-  if (rope === null) return;
+export function checkCacheRope(fn: string, { rope, ropeAt }: CacheRope, headDim: number): void {
+  if (ropeAt != null) {
+    requireOneOf(fn, "ropeAt", ropeAt, ["append", "attend"]);
+    ensure(rope != null, InvalidConfig, fn, "ropeAt", "nothing without a rope", ropeAt);
+  }
+  if (rope == null) return;
   checkRotation(fn, rope, "headDim", headDim);
   const { offset, scaling } = rope;
   ensure((offset ?? 0) === 0, InvalidConfig, fn, "offset", "0: the cache has its own positions", offset);
@@ -156,11 +160,12 @@ export function checkQueries(
   fn: string,
   [B, Hq, Tq, qD]: readonly [number, number, number, number],
   options: AttentionOptions,
-  dtype: FloatDtype,
+  dtype: string,
   [batch, Hkv, L, D]: readonly [number, number, number, number],
 ): void {
   requireSize(fn, "q", "batch", B, batch, "the cache");
   requireSize(fn, "q", "head size", qD, D, "the cache");
+  ensure(Hq >= 1, ShapeMismatch, fn, "q", "at least one head", Hq);
   checkGroups(fn, Hq, Hkv);
   const kvLengths = options.mask?.kvLengths;
   ensure(kvLengths == null, InvalidConfig, fn, "kvLengths", "nothing: the cache has its own", "a value");

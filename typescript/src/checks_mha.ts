@@ -25,6 +25,7 @@ import type { MlaOptions, MultiHeadLatentAttention } from "./mla.ts";
 import type { PackedWeights } from "./packed.ts";
 import type { Rope } from "./rope.ts";
 import { DEFAULTS, frequenciesOf, scaledFrequencies } from "./rope_scaling.ts";
+import type { AttentionOptions } from "./sdpa.ts";
 import { dtypeOf, sizes3 } from "./tensor.ts";
 
 /** x (B, Tq, C) and context (B, Tk, Cc) against the weights of the layer, which are (out, in). */
@@ -74,9 +75,16 @@ export function checkMha(
 }
 
 /** x (B, T, C) against the weights of the layer, and the cache against both; it finds out the sizes itself. */
-export function checkDecode(fn: string, x: AnyTensor, layer: MultiHeadAttention, cache: Cache): void {
+export function checkDecode(
+  fn: string,
+  x: AnyTensor,
+  layer: MultiHeadAttention,
+  cache: Cache,
+  { bias }: AttentionOptions,
+): void {
   checkMha(fn, x, null, layer, {});
   requireDtype(fn, "x", x, cache.dtype);
+  if (bias != null) requireDtype(fn, "bias", bias, cache.dtype);
   const { kind } = cache.description;
   ensure(
     kind !== "cross",

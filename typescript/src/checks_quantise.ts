@@ -26,11 +26,23 @@ export function checkFormat(fn: string, { format, group, zeroPoint }: QuantiseOp
   ensure(fits, InvalidConfig, fn, "zeroPoint", `nothing beside the format ${format}`, zeroPoint);
 }
 
+/** Only integers have a scale for a group of n tokens to share. */
+export function checkKeyGroups(fn: string, n: number, format: QuantFormat): void {
+  requireInteger(fn, "keyGroups", n, 1);
+  const fits = isInteger(format);
+  ensure(fits, InvalidConfig, fn, "keyGroups", `nothing beside the format ${format}`, n);
+}
+
 /** x (..., n). */
 export function checkQuantise(fn: string, x: AnyTensor, options: QuantiseOptions): void {
   requireFloat(fn, "x", x);
   ensure(x.shape.length >= 1, ShapeMismatch, fn, "x", "at least one axis", "rank 0");
   checkFormat(fn, options);
+}
+
+export function checkFinite(fn: string, argument: string, { data }: Tensor<Float32Array>): void {
+  const wrong = data.find((number) => !Number.isFinite(number));
+  ensure(wrong === undefined, InvalidConfig, fn, argument, "finite numbers", wrong);
 }
 
 /** All numbers are finite, and so are the distances that became scales. */

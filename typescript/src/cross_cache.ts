@@ -18,10 +18,10 @@ import { PairCache } from "./pair_cache.ts";
 import {
   blankPairs,
   describePairs,
+  heldPairs,
   type KVCacheContents,
   type KVCacheSizes,
   readPairs,
-  widePairs,
   writePairs,
 } from "./pairs.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
@@ -85,7 +85,7 @@ export class CrossCache<T extends FloatDtype = "float32"> extends PairCache<T> i
   }
 
   held(): Held {
-    return { ...widePairs(this.slots), positions: this.slots.positions };
+    return heldPairs(this.slots);
   }
 
   /** Row i becomes a copy of what row index[i] was. @throws ShapeMismatch, InvalidConfig. */

@@ -10,22 +10,23 @@
 
 import type { Cache } from "./cache.ts";
 import { inFloat32 } from "./cast.ts";
-import { checkAttend } from "./checks_cache.ts";
+import { checkAttend, checkQueries } from "./checks_cache.ts";
 import { type Mask, visibleCore } from "./masks.ts";
 import { type Rope, ropeCore } from "./rope.ts";
 import { type AttentionOptions, type SdpaSteps, sdpaCore } from "./sdpa.ts";
 import {
+  dtypeOf,
   type FloatArray,
   type FloatArrays,
   type FloatDtype,
   type IntTensor,
   type Lengths,
-  longest,
   sizes4,
   type Tensor,
   toNumbers,
   type WideArray,
 } from "./tensor.ts";
+import { weightsGiven } from "./track.ts";
 
 export interface Held {
   /** (B, Hkv, L, D) */
@@ -38,6 +39,8 @@ export interface Held {
   readonly rope?: Rope | null;
   /** Which key, at `j`, a query at `p` sees beside what the call says. Absent: all. */
   readonly sees?: (p: number, j: number) => boolean;
+  /** Takes down what an attend gave each slot, (B, Hkv, L). Absent: nobody asks. */
+  readonly track?: ((given: Tensor<Float64Array>) => void) | null;
 }
 
 /** The position of query 0 of each row, (B,): without an offset, the last query stands on the last position. */
@@ -59,6 +62,17 @@ export function attendOver<T extends FloatDtype>(
   return attendHeld(q, first, held, options);
 }
 
+/** The same of queries as wide as attention is computed in, between the parts of a layer: nothing is rounded. */
+export function attendWide(
+  cache: Pick<Cache, "next" | "held">,
+  q: Tensor<FloatArray>,
+  options: AttentionOptions,
+): SdpaSteps {
+  const held = cache.held();
+  checkQueries("attend", sizes4(q), options, dtypeOf(q), sizes4(held.k));
+  return attendHeld(q, firstQueries(cache.next, sizes4(q)[2], options.mask), held, options);
+}
+
 /**
  * Attention of `q` (B, Hq, Tq, D), whose first queries stand at `first` (B,), over what is held.
  *
@@ -67,11 +81,11 @@ export function attendOver<T extends FloatDtype>(
 export function attendHeld<A extends FloatArray>(
   q: Tensor<A>,
   first: readonly number[],
-  { k, v, positions, rope, sees }: Held,
+  { k, v, positions, rope, sees, track }: Held,
   { mask, ...options }: AttentionOptions<A>,
 ): SdpaSteps<A> {
   const [B, Hq, Tq] = sizes4(q);
-  const L = sizes4(k)[2];
+  const [, Hkv, L] = sizes4(k);
   const conditions = { ...mask, kvLengths: positions.map((row) => row.length), qOffset: first };
   const keep = visibleCore(conditions, B, Hq, Tq, L, (b, j) => positions[b]![j]!); // (B, Hq, Tq, L)
   for (let at = 0; sees !== undefined && at < keep.data.length; at++) {
@@ -79,11 +93,14 @@ export function attendHeld<A extends FloatArray>(
     if (keep.data[at] !== 0 && !sees(first[b]! + i, positions[b]![j]!)) keep.data[at] = 0;
   }
   const turn = rope == null ? null : { ...rope, offset: null, positions: positionsFrom(first, Tq) };
-  const core = (queries: Tensor<FloatArray>, wide: AttentionOptions): SdpaSteps => {
+  const core = (queries: Tensor<FloatArray>, wide: AttentionOptions) => {
     const Q = turn === null ? queries : ropeCore(queries, turn).output; // (B, Hq, Tq, D)
-    return sdpaCore<FloatArray>(Q, k, v, { ...wide, mask: { keep } });
+    const steps = sdpaCore<FloatArray>(Q, k, v, { ...wide, mask: { keep } });
+    return { steps, given: track == null ? null : weightsGiven(steps.weights, Hkv) }; // (B, Hkv, L), not rounded
   };
-  return inFloat32(core, q, options) as SdpaSteps<A>;
+  const { steps, given } = inFloat32(core, q, options);
+  if (given !== null) track!(given); // now that nothing can fail any more
+  return steps as SdpaSteps<A>;
 }
 
 /** Row b at first[b], first[b] + 1, ...: (B, T). */
@@ -92,32 +109,7 @@ function positionsFrom(first: readonly number[], T: number): IntTensor {
   return { data: BigInt64Array.from(all), shape: [first.length, T] };
 }
 
-/** `x` (1, H, T, D) turned as the tokens at these positions are, in its own type. */
-export function turned<A extends FloatArray>(
-  x: Tensor<A>,
-  rope: Rope | null,
-  positions: readonly number[],
-): Tensor<A> {
-  if (rope === null) return x;
-  const places = { data: BigInt64Array.from(positions, BigInt), shape: [1, positions.length] };
-  return inFloat32(ropeCore<A>, x, { ...rope, positions: places }).output;
-}
-
-/** The turn by which keys that have been turned move on: an attention factor is in them already. */
-export function further(rope: Rope | null): Rope | null {
-  if (rope?.scaling == null) return rope;
-  return { ...rope, scaling: { ...rope.scaling, attentionFactor: 1 } as typeof rope.scaling };
-}
-
 /** `n`, n + 1, ... of `count`. */
 export function range(n: number, count: number): number[] {
   return Array.from({ length: count }, (_, t) => n + t);
-}
-
-/** Lists of positions as a table (B, L), -1 beyond a row. */
-export function positionTable(rows: readonly (readonly number[])[]): IntTensor {
-  const L = longest(rows.map((row) => row.length));
-  const data = new BigInt64Array(rows.length * L).fill(-1n);
-  for (const [b, row] of rows.entries()) data.set(BigInt64Array.from(row, BigInt), b * L);
-  return { data, shape: [rows.length, L] };
 }

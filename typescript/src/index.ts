@@ -12,6 +12,7 @@ export {
   type Description,
 } from "./cache.ts";
 export { dtypeOfFile, loadCache, saveCache } from "./cache_file.ts";
+export type { CacheRope, RopeAt } from "./cache_rope.ts";
 export { cacheWrite } from "./cache_write.ts";
 export { cast, narrow, widen } from "./cast.ts";
 export { CrossCache } from "./cross_cache.ts";
@@ -26,6 +27,7 @@ export {
   ShapeMismatch,
   Unsupported,
 } from "./errors.ts";
+export type { HeavyHitters, KeyNorm, Policy, SnapKV, Window } from "./eviction.ts";
 export { type Activation, type FeedForward, feedForward } from "./feed_forward.ts";
 export { type FlashOptions, flash } from "./flash.ts";
 export {
@@ -36,6 +38,7 @@ export {
 } from "./gated_linear.ts";
 export { type GeluForm, gelu } from "./gelu.ts";
 export type { Held } from "./held.ts";
+export { KiviCache, type KiviCacheOptions, type KiviContents } from "./kivi_cache.ts";
 export { KVCache, type KVCacheOptions } from "./kv_cache.ts";
 export { LatentCache, type LatentCacheOptions, type LatentContents } from "./latent_cache.ts";
 export { type LayerNormSteps, layerNorm, layerNormSteps } from "./layer_norm.ts";
@@ -62,6 +65,7 @@ export type { PackedWeights, Packing } from "./packed.ts";
 export { type Page, type PagedRow, PagePool, type PagePoolOptions } from "./page_pool.ts";
 export { PagedCache, type PagedCacheOptions } from "./paged_cache.ts";
 export type { KVCacheContents, KVCacheSizes } from "./pairs.ts";
+export { PerHeadCache } from "./per_head_cache.ts";
 export { philoxWords } from "./philox.ts";
 export { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
 export {

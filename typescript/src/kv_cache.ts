@@ -13,44 +13,42 @@
  */
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
+import { type CacheRope, heldRope, turnedFurther } from "./cache_rope.ts";
 import { checkAttend, checkCapacity, checkRoom, checkTruncate } from "./checks_cache.ts";
-import { attendHeld, firstQueries, further, type Held, turned } from "./held.ts";
-import { PairCache } from "./pair_cache.ts";
+import { EvictingCache, turnedFrom } from "./evicting_cache.ts";
+import { attendHeld, firstQueries, type Held } from "./held.ts";
 import {
   blankPairs,
   describePairs,
+  heldPairs,
   type KVCacheContents,
   type KVCacheSizes,
   readPairs,
-  widePairs,
   writePairs,
 } from "./pairs.ts";
-import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { evicted, shifted } from "./slot_cache.ts";
-import { Slots } from "./slots.ts";
 import { type FloatArrays, type FloatDtype, type Lengths, sizes4, type Tensor } from "./tensor.ts";
 
-export interface KVCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
+export interface KVCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T>, CacheRope {
   /** The most positions a row may hold. Absent: it grows by doubling. */
   readonly capacity?: number | null;
-  /** How queries and keys are turned, each at its position; keys are held turned. Absent: they are not. */
-  readonly rope?: Rope | null;
+  /** Whether the weights that each slot is given are added up. Absent: false. */
+  readonly track?: boolean | null;
 }
 
 /**
  * Keys (B, Hkv, length, D) and values (B, Hkv, length, Dv). A call that throws leaves the cache as it was.
  */
-export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
+export class KVCache<T extends FloatDtype = "float32"> extends EvictingCache<T> implements Cache<T> {
   readonly #options: KVCacheOptions<T>;
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: KVCacheOptions<T>) {
-    super("kv_cache", options, options.rope);
+    super("kv_cache", options);
     this.#options = options;
     const width = Math.max(this.headDim, this.valueDim);
     checkCapacity("kv_cache", this.capacity, this.batch, this.numKvHeads, width);
-    this.slots = Slots.empty(blankPairs(this, this.capacity ?? 0), this.batch);
+    this.slots = this.blank(blankPairs(this, this.capacity ?? 0));
   }
 
   override get capacity(): number | null {
@@ -58,7 +56,8 @@ export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> impl
   }
 
   get description(): Description {
-    return { kind: "contiguous", ...describePairs(this), rope: this.rope !== null };
+    const rope = heldRope(this) !== null;
+    return { kind: "contiguous", ...describePairs(this), rope, track: this.track || null };
   }
 
   protected empty(): this {
@@ -85,8 +84,8 @@ export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> impl
     // 2. grow: at least double, so that n appends copy O(n) positions
     const slots = this.slots.grown(needed); // k (B, Hkv, room, D), v (B, Hkv, room, Dv)
 
-    // 3. write: each row at its own end, keys turned as their positions say
-    writePairs(slots, k, v, counts, starts, this.rope); // (Hkv, count, D), (Hkv, count, Dv)
+    // 3. write: each row at its own end, keys turned as their positions say, or left to an attend
+    writePairs(slots, k, v, counts, starts, heldRope(this)); // (Hkv, count, D), (Hkv, count, Dv)
 
     // 4. advance: only now do the new positions exist
     this.slots = slots.advanced(counts);
@@ -115,7 +114,7 @@ export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> impl
   }
 
   held(): Held {
-    return { ...widePairs(this.slots), positions: this.slots.positions, rope: this.rope };
+    return { ...heldPairs(this.slots, this), track: this.tracker };
   }
 
   /**
@@ -143,29 +142,15 @@ export class KVCache<T extends FloatDtype = "float32"> extends PairCache<T> impl
     return this.read().v;
   }
 
-  /** Copies of the keys, the values, the lengths and the positions. */
+  /** Copies of the keys, the values, the lengths and the positions, and of the weights that are tracked. */
   read(): KVCacheContents<T> {
     // 9. read: by selection, since junk may be NaN
-    return readPairs(this.slots);
+    return { ...readPairs<T>(this.slots), ...this.readTrack() };
   }
 
-  /**
-   * Every row forgets these positions where it holds them. The others keep theirs, and the next token comes
-   * after the last position that the row ever held. @throws InvalidConfig.
-   */
-  evict(positions: readonly number[]): void {
-    this.slots = evicted(this.slots, positions);
-  }
-
-  /**
-   * Moves what stands at `from` or behind it by `by` positions, and turns its keys as far.
-   *
-   * @throws InvalidConfig where one would fall below 0, or onto or past one that stays.
-   */
-  shift(by: number, from: number): void {
-    this.slots = shifted(this.slots, by, from, (row, count) => ({
-      ...row,
-      k: turned(row.k as Tensor<FloatArrays[T]>, further(this.rope), new Array(count).fill(by)),
-    }));
+  protected turnKeys(by: number, from: number): void {
+    this.slots = turnedFrom(this.slots, from, (row) => {
+      return { ...row, k: turnedFurther(row.k as Tensor<FloatArrays[T]>, this.rope, by) };
+    });
   }
 }

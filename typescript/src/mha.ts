@@ -13,10 +13,8 @@
 
 import { allOrNothing, type Cache } from "./cache.ts";
 import { inFloat32, narrow } from "./cast.ts";
-import { checkQueries } from "./checks_cache.ts";
 import { checkDecode, checkMha, checkPacked } from "./checks_mha.ts";
 import { linear, mergeHeads, splitHeads } from "./heads.ts";
-import { attendHeld, firstQueries } from "./held.ts";
 import { type PackedWeights, unpacked } from "./packed.ts";
 import { rmsNormCore } from "./rms_norm.ts";
 import { type Rope, ropeCore } from "./rope.ts";
@@ -161,15 +159,13 @@ export class MultiHeadAttention<A extends FloatArray = FloatArray> {
    * @throws ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded; then the cache is as it was.
    */
   decode<T extends FloatDtype>(x: Tensor<A>, cache: Cache<T>, options: AttentionOptions<A> = {}): Tensor<A> {
-    checkDecode("decode", x, this, cache);
+    checkDecode("decode", x, this, cache, options);
     const core = (wide: Tensor<A>, layer: MhaLayer<A>, { mask, ...rest }: AttentionOptions<A>) => {
       const { Q, K, V } = projected(wide, wide, layer); // (B, Hq, T, D), (B, Hkv, T, D), (B, Hkv, T, Dv)
       cache.append(stored(K, cache.dtype), stored(V, cache.dtype));
-      const held = cache.held();
-      checkQueries("decode", sizes4(Q), options, cache.dtype, sizes4(held.k));
-      const first = firstQueries(cache.next, sizes4(Q)[2], mask); // (B,)
-      const heads = attendHeld(Q, first, held, { ...rest, mask: { ...mask, causal: true } });
-      return { output: linear(mergeHeads(heads.output), layer.wO, layer.bO) }; // (B, T, Cout)
+      const heads = cache.attendWide(Q, { ...rest, mask: { ...mask, causal: true } }); // (B, Hq, T, Dv)
+      const merged = mergeHeads(heads.output as Tensor<A>); // (B, T, Hq·Dv)
+      return { output: linear(merged, layer.wO, layer.bO) }; // (B, T, Cout)
     };
     return allOrNothing(cache, () => inFloat32(core, x, this, options)).output;
   }

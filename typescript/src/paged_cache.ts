@@ -19,24 +19,23 @@ import {
   type CacheStats,
   type Description,
 } from "./cache.ts";
+import { type CacheRope, heldRope, type RopeAt, turned } from "./cache_rope.ts";
 import { checkAppend, checkBatch, checkCacheRope, checkReorder, checkTruncate } from "./checks_cache.ts";
 import { checkPages, checkTokens } from "./checks_paged.ts";
-import { attendOver, type Held, range, turned } from "./held.ts";
+import { attendOver, attendWide, type Held, range } from "./held.ts";
 import type { Page, PagedRow, PagePool } from "./page_pool.ts";
-import { blankPairs, describePairs, type KVCacheContents, readPairs, widePairs } from "./pairs.ts";
+import { blankPairs, describePairs, heldPairs, type KVCacheContents, readPairs } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
 import { countsOf } from "./slot_cache.ts";
 import { copySlots, counted, Slots } from "./slots.ts";
-import type { FloatArrays, FloatDtype, Lengths, Tensor } from "./tensor.ts";
+import type { FloatArray, FloatArrays, FloatDtype, Lengths, Tensor } from "./tensor.ts";
 import { longest, sizes4 } from "./tensor.ts";
 
 /** null and undefined both mean absent. */
-export interface PagedCacheOptions<T extends FloatDtype = "float32"> {
+export interface PagedCacheOptions<T extends FloatDtype = "float32"> extends CacheRope {
   readonly pool: PagePool<T>;
   readonly batch: number;
-  /** How queries and keys are turned, each at its position; keys are held turned. Absent: they are not. */
-  readonly rope?: Rope | null;
 }
 
 /** Keys and values in pages. A call that throws leaves the cache, and its pool, as they were. */
@@ -44,14 +43,18 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
   readonly pool: PagePool<T>;
   readonly batch: number;
   readonly rope: Rope | null;
+  readonly ropeAt: RopeAt;
+  readonly #turns: CacheRope;
 
   /** @throws InvalidConfig, ShapeMismatch. */
-  constructor({ pool, batch, rope }: PagedCacheOptions<T>) {
+  constructor({ pool, batch, rope, ropeAt }: PagedCacheOptions<T>) {
     this.pool = pool;
     this.batch = batch;
     this.rope = rope ?? null;
+    this.ropeAt = ropeAt ?? "append";
+    this.#turns = { rope, ropeAt };
     checkBatch("paged_cache", batch, pool.dtype);
-    checkCacheRope("paged_cache", this.rope, pool.headDim);
+    checkCacheRope("paged_cache", this.#turns, pool.headDim);
     this.#rows = Array.from({ length: batch }, () => ({ pages: [], length: 0, tokens: [] }));
   }
 
@@ -83,9 +86,9 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
   }
 
   get description(): Description {
-    const { batch, pool, rope } = this;
+    const { batch, pool } = this;
     const sizes = { page_size: pool.pageSize, num_pages: pool.numPages };
-    return { kind: "paged", ...describePairs({ ...pool, batch }), ...sizes, rope: rope !== null };
+    return { kind: "paged", ...describePairs({ ...pool, batch }), ...sizes, rope: heldRope(this) !== null };
   }
 
   /**
@@ -117,10 +120,10 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
       }),
     );
 
-    // 3. write: each row at its own end, keys turned as their positions say
+    // 3. write: each row at its own end, keys turned as their positions say, or left to an attend
     this.#rows = this.#rows.map((row, b) => {
       const [count, start] = [counts[b]!, starts[b]!];
-      const newK = turned(counted(k, b, start, count), this.rope, range(row.length, count)); // (1, Hkv, count, D)
+      const newK = turned(counted(k, b, start, count), heldRope(this), range(row.length, count)); // (1, Hkv, count, D)
       this.#place(pages[b]!, row.length, newK, counted(v, b, start, count));
       const given = options.tokens?.data.subarray(b * T + start, b * T + start + count);
       const tokens = [...row.tokens, ...(given ?? new Array<null>(count).fill(null))]; // (length,)
@@ -154,9 +157,12 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
     return attendOver(this, q, options);
   }
 
+  attendWide(q: Tensor<FloatArray>, options: AttentionOptions = {}): SdpaSteps {
+    return attendWide(this, q, options);
+  }
+
   held(): Held {
-    const slots = this.#gathered();
-    return { ...widePairs(slots), positions: slots.positions, rope: this.rope };
+    return heldPairs(this.#gathered(), this);
   }
 
   /** As {@link KVCache.truncate}. */
@@ -195,7 +201,7 @@ export class PagedCache<T extends FloatDtype = "float32"> implements Cache<T> {
   /** A second cache with the same content, on the same pool; neither sees what becomes of the other. */
   fork(): PagedCache<T> {
     // 7. fork: by sharing all pages
-    const copy = new PagedCache<T>({ pool: this.pool, batch: this.batch, rope: this.rope });
+    const copy = new PagedCache<T>({ ...this.#turns, pool: this.pool, batch: this.batch });
     copy.#rows = this.#rows.map((row) => this.#shared(row));
     return copy;
   }

@@ -1,6 +1,7 @@
 /** What the caches that hold keys and values of each head in slots share: their sizes, and the checks of an append. */
 
 import type { AppendOptions } from "./cache.ts";
+import type { CacheRope, RopeAt } from "./cache_rope.ts";
 import { checkAppend, checkCache, checkCacheRope, checkNoTokens } from "./checks_cache.ts";
 import type { KVCacheSizes } from "./pairs.ts";
 import type { Rope } from "./rope.ts";
@@ -11,18 +12,21 @@ export abstract class PairCache<T extends FloatDtype> extends SlotCache<T> {
   readonly numKvHeads: number;
   readonly headDim: number;
   readonly valueDim: number;
-  /** How queries and keys are turned, each at its position; keys are held turned. null: they are not. */
+  /** How queries and keys are turned, each at its position. null: they are not. */
   readonly rope: Rope | null;
+  /** When keys are turned. */
+  readonly ropeAt: RopeAt;
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch, in the name of `fn`. */
-  constructor(fn: string, options: KVCacheSizes<T>, rope?: Rope | null) {
+  constructor(fn: string, options: KVCacheSizes<T>, turns: CacheRope = {}) {
     super(options.batch, options.dtype ?? ("float32" as T));
     this.numKvHeads = options.numKvHeads;
     this.headDim = options.headDim;
     this.valueDim = options.valueDim ?? options.headDim;
-    this.rope = rope ?? null;
+    this.rope = turns.rope ?? null;
+    this.ropeAt = turns.ropeAt ?? "append";
     checkCache(fn, this);
-    checkCacheRope(fn, this.rope, this.headDim);
+    checkCacheRope(fn, turns, this.headDim);
   }
 
   /**

@@ -1,11 +1,13 @@
 /** What caches of keys and values share: their sizes, and slots of the arrays `k` and `v`. */
 
 import type { Description } from "./cache.ts";
+import { attendedKeys, type CacheRope, turned } from "./cache_rope.ts";
 import { widen } from "./cast.ts";
-import { type Held, range, turned } from "./held.ts";
+import { type Held, range } from "./held.ts";
 import type { Rope } from "./rope.ts";
 import { counted, type Slots } from "./slots.ts";
 import { type FloatArrays, type FloatDtype, type Tensor, zeros } from "./tensor.ts";
+import { newTrack } from "./track.ts";
 
 /** The sizes of a cache of keys and values. null and undefined both mean absent. */
 export interface KVCacheSizes<T extends FloatDtype = "float32"> {
@@ -28,6 +30,8 @@ export interface KVCacheContents<T extends FloatDtype = "float32"> {
   readonly lengths: number[];
   /** (B,) lists: where they stand */
   readonly positions: number[][];
+  /** (B, Hkv, L): the weights that they were given; only where they are tracked */
+  readonly tracked?: Tensor<Float64Array>;
 }
 
 /** The sizes of a cache that has been made. */
@@ -55,9 +59,9 @@ export function readPairs<T extends FloatDtype>(slots: Slots): KVCacheContents<T
 }
 
 /** The same as attention takes them. */
-export function widePairs(slots: Slots): Pick<Held, "k" | "v"> {
-  const { k, v } = readPairs<FloatDtype>(slots);
-  return { k: widen(k), v: widen(v) };
+export function heldPairs(slots: Slots, { rope, ropeAt }: CacheRope = {}): Held {
+  const { k, v, positions } = readPairs<FloatDtype>(slots);
+  return { k: attendedKeys(widen(k), positions, { rope, ropeAt }), v: widen(v), positions, rope };
 }
 
 /** The sizes by the names that a file has for them. */
@@ -80,6 +84,6 @@ export function writePairs<T extends FloatDtype>(
   for (const [b, count] of counts.entries()) {
     const places = range(slots.next[b]!, count); // (count,)
     const keys = turned(counted(k, b, starts[b]!, count), rope, places); // (1, Hkv, count, D)
-    slots.write(b, { k: keys, v: counted(v, b, starts[b]!, count) });
+    slots.write(b, { k: keys, v: counted(v, b, starts[b]!, count), ...newTrack(slots, count) });
   }
 }

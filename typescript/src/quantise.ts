@@ -63,10 +63,35 @@ export function quantise(x: Tensor<FloatArray>, options: QuantiseOptions): Codes
     return { ...parts, codes: { data: Uint8Array.from(values.data, toFloat8), shape: x.shape } };
   }
 
+  const { plain, scale, zero } = integerCodes(values, options);
+  return { ...parts, scale, zero, codes: packed(plain, options) };
+}
+
+/** Codes (..., n) before they are packed. */
+export interface PlainCodes {
+  readonly data: Int16Array;
+  readonly shape: readonly number[];
+}
+
+/** The same, and what they count in. */
+export interface IntegerCodes {
+  /** (..., n) */
+  readonly plain: PlainCodes;
+  /** (..., groups) */
+  readonly scale: Tensor<Float32Array>;
+  /** (..., groups); null without a zero point */
+  readonly zero: Tensor<Float32Array> | null;
+}
+
+/** `values` (..., n) in integers. @throws InvalidConfig where a number, or a distance, is not finite. */
+export function integerCodes(
+  values: Tensor<Float32Array>,
+  { format, group, zeroPoint }: QuantiseOptions,
+): IntegerCodes {
   // 1. scale: the step between two codes, one for each group
   const limits = LIMITS[format]!;
-  const groups = groupsOf(channels, group);
-  const scale = zeros("float32", x.shape.with(-1, groups.perRow)); // (..., groups)
+  const groups = groupsOf(values.shape.at(-1)!, group);
+  const scale = zeros("float32", values.shape.with(-1, groups.perRow)); // (..., groups)
   const zero = zeroPoint ? zeros("float32", scale.shape) : null; // (..., groups)
   for (let at = 0; at < scale.data.length; at++) {
     const numbers = values.data.subarray(...bounds(at, groups)); // (g,)
@@ -82,21 +107,25 @@ export function quantise(x: Tensor<FloatArray>, options: QuantiseOptions): Codes
   checkRange("quantise", values, scale);
 
   // 2. round: to the nearest code, half to even
-  const signed = new Int16Array(values.data.length); // (..., n)
+  const plain = new Int16Array(values.data.length); // (..., n)
   const [least, most] = zero === null ? [-limits[0], limits[0]] : [0, limits[1]];
   for (let at = 0; at < scale.data.length; at++) {
     const [begin, end] = bounds(at, groups);
     for (let c = begin; c < end && scale.data[at] !== 0; c++) {
       const above = zero === null ? values.data[c]! : Math.fround(values.data[c]! - zero.data[at]!);
       const code = roundHalfEven(Math.fround(above / scale.data[at]!));
-      signed[c] = Math.min(Math.max(code, least), most);
+      plain[c] = Math.min(Math.max(code, least), most);
     }
   }
+  return { plain: { data: plain, shape: values.shape }, scale, zero };
+}
 
+/** Codes (..., n) as they are kept. */
+export function packed(plain: PlainCodes, { format, zeroPoint }: QuantiseOptions): Tensor<TensorArray> {
   // 3. pack: int8 as it is, int4 two to a byte
-  if (format === "int4") return { ...parts, scale, zero, codes: packed(signed, x.shape) };
-  const data = zero === null ? Int8Array.from(signed) : Uint8Array.from(signed);
-  return { ...parts, scale, zero, codes: { data, shape: x.shape } };
+  if (format === "int4") return inHalves(plain);
+  const data = zeroPoint ? Uint8Array.from(plain.data) : Int8Array.from(plain.data);
+  return { data, shape: plain.shape };
 }
 
 /** The numbers that codes stand for, (..., n). Checks nothing. */
@@ -108,13 +137,21 @@ export function restore({ format, group, channels, codes, scale, zero }: Codes):
   if (format === "fp8_e4m3") {
     return { data: Float32Array.from(codes.data as Uint8Array, fromFloat8), shape };
   }
-  const signed = format === "int4" ? unpacked(codes, shape, zero === null) : (codes.data as Int8Array);
-  const values = zeros("float32", shape); // (..., n)
-  const groups = groupsOf(channels, group);
-  for (let at = 0; at < scale!.data.length; at++) {
+  const plain = unpacked(codes, channels, { format, zeroPoint: zero !== null });
+  return restoredIntegers({ plain, scale: scale!, zero }, group);
+}
+
+/** The numbers (..., n) that codes stand for, in these groups. */
+export function restoredIntegers(
+  { plain, scale, zero }: IntegerCodes,
+  group: number | null | undefined,
+): Tensor<Float32Array> {
+  const values = zeros("float32", plain.shape); // (..., n)
+  const groups = groupsOf(plain.shape.at(-1)!, group);
+  for (let at = 0; at < scale.data.length; at++) {
     const [begin, end] = bounds(at, groups);
     for (let c = begin; c < end; c++) {
-      const above = Math.fround(signed[c]! * scale!.data[at]!);
+      const above = Math.fround(plain.data[c]! * scale.data[at]!);
       values.data[c] = zero === null ? above : above + zero.data[at]!;
     }
   }
@@ -150,24 +187,29 @@ function extremes(numbers: Float32Array): [least: number, most: number] {
 }
 
 /** (..., n) to (..., ceil(n / 2)): four bits each, two's complement; an odd last one leaves the high half 0. */
-function packed(codes: Int16Array, shape: readonly number[]): Tensor<Uint8Array> {
+function inHalves({ data, shape }: PlainCodes): Tensor<Uint8Array> {
   const [n, half] = [shape.at(-1)!, Math.ceil(shape.at(-1)! / 2)];
   const bytes = { data: new Uint8Array(sizeOf(shape.with(-1, half))), shape: shape.with(-1, half) };
-  for (let at = 0; at < codes.length; at++) {
+  for (let at = 0; at < data.length; at++) {
     const [row, c] = [Math.floor(at / n), at % n];
-    bytes.data[row * half + (c >> 1)]! |= (codes[at]! & 0xf) << (c % 2 === 0 ? 0 : 4);
+    bytes.data[row * half + (c >> 1)]! |= (data[at]! & 0xf) << (c % 2 === 0 ? 0 : 4);
   }
   return bytes;
 }
 
-/** The way back, to `shape` (..., n). */
-function unpacked({ data }: Tensor<TensorArray>, shape: readonly number[], signed: boolean): Int8Array {
-  const codes = new Int8Array(sizeOf(shape));
-  const [n, half] = [shape.at(-1)!, Math.ceil(shape.at(-1)! / 2)];
-  for (let at = 0; at < codes.length; at++) {
-    const [row, c] = [Math.floor(at / n), at % n];
+/** The way back from {@link packed}: codes of so many channels, (..., n). */
+export function unpacked(
+  { data, shape }: Tensor<TensorArray>,
+  channels: number,
+  { format, zeroPoint }: QuantiseOptions,
+): PlainCodes {
+  if (format !== "int4") return { data: Int16Array.from(data as Int8Array), shape };
+  const codes = { data: new Int16Array(sizeOf(shape.with(-1, channels))), shape: shape.with(-1, channels) };
+  const half = shape.at(-1)!;
+  for (let at = 0; at < codes.data.length; at++) {
+    const [row, c] = [Math.floor(at / channels), at % channels];
     const code = ((data as Uint8Array)[row * half + (c >> 1)]! >> (c % 2 === 0 ? 0 : 4)) & 0xf;
-    codes[at] = signed && code > 7 ? code - 16 : code;
+    codes.data[at] = zeroPoint !== true && code > 7 ? code - 16 : code;
   }
   return codes;
 }

@@ -11,18 +11,27 @@
  */
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
+import { attendedKeys, heldRope, turned, turnedFurther } from "./cache_rope.ts";
 import { narrow, widen } from "./cast.ts";
 import { checkCapacity, checkRoom, checkTruncate } from "./checks_cache.ts";
 import { checkFormat } from "./checks_quantise.ts";
-import { attendOver, further, type Held, range, turned } from "./held.ts";
+import { EvictingCache, turnedFrom } from "./evicting_cache.ts";
+import { attendOver, type Held, range } from "./held.ts";
 import type { KVCacheOptions } from "./kv_cache.ts";
-import { PairCache } from "./pair_cache.ts";
 import { blankPairs, describePairs, type KVCacheContents } from "./pairs.ts";
 import { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { evicted, shifted } from "./slot_cache.ts";
-import { counted, type SlotArrays, Slots } from "./slots.ts";
-import type { FloatArrays, FloatDtype, Lengths, Tensor, TensorArray, WideArray } from "./tensor.ts";
+import { counted, type SlotArrays } from "./slots.ts";
+import type {
+  FloatArray,
+  FloatArrays,
+  FloatDtype,
+  Lengths,
+  Tensor,
+  TensorArray,
+  WideArray,
+} from "./tensor.ts";
+import { newTrack } from "./track.ts";
 
 export interface QuantisedCacheOptions<T extends FloatDtype = "float32">
   extends KVCacheOptions<T>,
@@ -43,7 +52,7 @@ export interface QuantisedContents<T extends FloatDtype = "float32"> extends KVC
 }
 
 /** Codes of keys and values. A call that throws leaves the cache as it was. */
-export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<T> implements Cache<T> {
+export class QuantisedCache<T extends FloatDtype = "float32"> extends EvictingCache<T> implements Cache<T> {
   readonly format: QuantFormat;
   /** null: all channels of a token and head. */
   readonly group: number | null;
@@ -52,7 +61,7 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: QuantisedCacheOptions<T>) {
-    super("quantised_cache", options, options.rope);
+    super("quantised_cache", options);
     this.format = options.format;
     this.group = options.group ?? null;
     this.zeroPoint = options.zeroPoint ?? false;
@@ -61,7 +70,7 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
     const width = Math.max(this.headDim, this.valueDim);
     checkCapacity("quantised_cache", this.capacity, this.batch, this.numKvHeads, width);
     const { k, v } = blankPairs(this, 0);
-    this.slots = Slots.empty(this.#quantised(k, v), this.batch);
+    this.slots = this.blank(this.#quantised(k, v));
   }
 
   override get capacity(): number | null {
@@ -69,10 +78,11 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
   }
 
   get description(): Description {
-    const { format, zeroPoint, rope } = this;
+    const { format, zeroPoint } = this;
     const group = this.group === this.headDim && this.group === this.valueDim ? null : this.group;
     const quantised = { quantised_format: format, group, zero_point: zeroPoint };
-    return { kind: "quantised", ...describePairs(this), ...quantised, rope: rope !== null };
+    const also = { rope: heldRope(this) !== null, track: this.track || null };
+    return { kind: "quantised", ...describePairs(this), ...quantised, ...also };
   }
 
   protected empty(): this {
@@ -94,11 +104,12 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
     const needed = this.slots.lengthAfter(counts);
     checkRoom("append", needed, this.capacity);
 
-    // 2. quantise: what counts in each row, keys turned as their positions say
+    // 2. quantise: what counts in each row, keys turned as their positions say, or left to an attend
     const rows = counts.map((count, b) => {
       const places = range(this.slots.next[b]!, count); // (count,)
-      const newK = turned(widen(counted(k, b, starts[b]!, count)), this.rope, places); // (1, Hkv, count, D)
-      return this.#quantised(newK, counted(v, b, starts[b]!, count)); // codes (1, Hkv, count, ·)
+      const newK = turned(widen(counted(k, b, starts[b]!, count)), heldRope(this), places); // (1, Hkv, count, D)
+      const codes = this.#quantised(newK, counted(v, b, starts[b]!, count)); // (1, Hkv, count, ·)
+      return { ...codes, ...newTrack(this.slots, count) };
     });
 
     // 3. write: each row at its own end
@@ -110,7 +121,9 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
   held(): Held {
     // 4. restore: to float32, which is not rounded to a half type on its way into attention
     const { k, v } = this.#restored(this.slots.trimmed()); // (B, Hkv, L, D), (B, Hkv, L, Dv)
-    return { k, v, positions: this.slots.positions, rope: this.rope };
+    const { positions } = this.slots;
+    const keys = attendedKeys(k, positions, this); // (B, Hkv, L, D)
+    return { k: keys, v, positions, rope: this.rope, track: this.tracker };
   }
 
   /** Arguments and errors are those of {@link KVCache.attendSteps}. */
@@ -136,59 +149,60 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends PairCache<
     const { k, v } = this.#restored(held);
     return {
       ...{ k: narrow(k, this.dtype), v: narrow(v, this.dtype) },
-      ...{ lengths: this.lengths, positions: this.slots.places },
-      ...Object.fromEntries(Object.entries(held).map(([name, x]) => [NAMES[name], x])),
+      ...{ lengths: this.lengths, positions: this.slots.places, ...this.readTrack() },
+      ...codesOf(held),
     } as QuantisedContents<T>;
   }
 
-  /** As {@link KVCache.evict}. */
-  evict(positions: readonly number[]): void {
-    this.slots = evicted(this.slots, positions);
-  }
-
-  /** As {@link KVCache.shift}: where keys are turned, they are restored, turned and quantised again. */
-  shift(by: number, from: number): void {
-    this.slots = shifted(this.slots, by, from, (row, count) => {
-      if (this.rope === null || by === 0) return row; // codes that are rounded again may change
-      const { k, v } = this.#restored(row);
-      const turnedK = turned(k, further(this.rope), new Array(count).fill(by)); // (1, Hkv, count, D)
-      return { ...row, ...keysOf(this.#quantised(turnedK, v)) };
+  /** They are restored, turned and quantised again. */
+  protected turnKeys(by: number, from: number): void {
+    this.slots = turnedFrom(this.slots, from, (row) => {
+      const k = turnedFurther(this.#restored(row).k, this.rope, by); // (1, Hkv, count, D)
+      return { ...row, ...asCodes("k", k, this.#options) };
     });
   }
 
   /** Keys and values (..., D or Dv) as slots. */
   #quantised(k: Tensor<WideArray | FloatArrays[T]>, v: Tensor<WideArray | FloatArrays[T]>): SlotArrays {
-    const parts: Record<string, Tensor<TensorArray>> = {};
-    for (const [name, x] of [
-      ["k", k],
-      ["v", v],
-    ] as const) {
-      const { codes, scale, zero } = quantise(x, this.#options);
-      parts[`${name}_codes`] = codes;
-      if (scale !== null) parts[`${name}_scale`] = scale;
-      if (zero !== null) parts[`${name}_zero`] = zero;
-    }
-    return parts;
+    return { ...asCodes("k", k, this.#options), ...asCodes("v", v, this.#options) };
   }
 
   /** The way back: float32, or float64 where the cache's type is that. */
   #restored(held: SlotArrays): { k: Tensor<WideArray>; v: Tensor<WideArray> } {
-    const values = (name: string, channels: number) => {
-      const [codes, scale, zero] = ["codes", "scale", "zero"].map((part) => held[`${name}_${part}`] ?? null);
-      const numbers = restore({ ...this.#options, channels, codes, scale, zero } as Codes);
-      return this.dtype === "float64" ? narrow(numbers, "float64") : numbers;
-    };
-    return { k: values("k", this.headDim), v: values("v", this.valueDim) };
+    const k = fromCodes("k", held, this.headDim, this.#options);
+    const v = fromCodes("v", held, this.valueDim, this.#options);
+    return this.dtype === "float64" ? { k: narrow(k, "float64"), v: narrow(v, "float64") } : { k, v };
   }
 }
 
+/** `x` (..., n) as arrays of slots, by the names of a file: codes, and what they count in. */
+export function asCodes(name: "k" | "v", x: Tensor<FloatArray>, options: QuantiseOptions): SlotArrays {
+  const { codes, scale, zero } = quantise(x, options);
+  const parts: Record<string, Tensor<TensorArray>> = { [`${name}_codes`]: codes };
+  if (scale !== null) parts[`${name}_scale`] = scale;
+  if (zero !== null) parts[`${name}_zero`] = zero;
+  return parts;
+}
+
+/** The way back, (..., channels). */
+export function fromCodes(
+  name: "k" | "v",
+  arrays: SlotArrays,
+  channels: number,
+  options: QuantiseOptions,
+): Tensor<Float32Array> {
+  const [codes, scale, zero] = ["codes", "scale", "zero"].map((part) => arrays[`${name}_${part}`] ?? null);
+  return restore({ ...options, channels, codes, scale, zero } as Codes);
+}
+
 /** The names of a file, and of the contents. */
-const NAMES: Readonly<Record<string, keyof QuantisedContents>> = {
-  ...{ k_codes: "kCodes", k_scale: "kScale", k_zero: "kZero" },
+const NAMES: Readonly<Record<string, string>> = {
+  ...{ k_codes: "kCodes", k_scale: "kScale", k_zero: "kZero", k_tail: "kTail" },
   ...{ v_codes: "vCodes", v_scale: "vScale", v_zero: "vZero" },
 };
 
-/** The slots' arrays of the keys. */
-function keysOf(arrays: SlotArrays): SlotArrays {
-  return Object.fromEntries(Object.entries(arrays).filter(([name]) => name.startsWith("k_")));
+/** Of arrays as a file has them, those of codes, as contents have them. */
+export function codesOf(arrays: SlotArrays): SlotArrays {
+  const named = Object.entries(arrays).filter(([name]) => name in NAMES);
+  return Object.fromEntries(named.map(([name, x]) => [NAMES[name]!, x]));
 }

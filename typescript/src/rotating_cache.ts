@@ -14,6 +14,7 @@
  */
 
 import type { AppendOptions, Cache, Description } from "./cache.ts";
+import { type CacheRope, heldRope } from "./cache_rope.ts";
 import { requireInteger } from "./checks.ts";
 import { checkAttend, checkRollback, checkTruncate } from "./checks_cache.ts";
 import { attendHeld, firstQueries, type Held } from "./held.ts";
@@ -21,24 +22,21 @@ import { PairCache } from "./pair_cache.ts";
 import {
   blankPairs,
   describePairs,
+  heldPairs,
   type KVCacheContents,
   type KVCacheSizes,
   readPairs,
-  widePairs,
   writePairs,
 } from "./pairs.ts";
-import type { Rope } from "./rope.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
 import { Slots } from "./slots.ts";
 import { type FloatArrays, type FloatDtype, type Lengths, sizes4, type Tensor } from "./tensor.ts";
 
-export interface RotatingCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T> {
+export interface RotatingCacheOptions<T extends FloatDtype = "float32"> extends KVCacheSizes<T>, CacheRope {
   /** W >= 1: how many positions a query sees, its own included. */
   readonly window: number;
   /** How many of the first positions stay. Absent: 0. */
   readonly keep?: number | null;
-  /** How queries and keys are turned, each at its position; keys are held turned. Absent: they are not. */
-  readonly rope?: Rope | null;
 }
 
 /** Keys and values of a window. A call that throws leaves the cache as it was. */
@@ -49,7 +47,7 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends PairCache<T
 
   /** @throws InvalidConfig, ShapeMismatch, DtypeMismatch. */
   constructor(options: RotatingCacheOptions<T>) {
-    super("rotating_cache", options, options.rope);
+    super("rotating_cache", options, options);
     this.window = options.window;
     this.keep = options.keep ?? 0;
     this.#options = options;
@@ -64,8 +62,8 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends PairCache<T
   }
 
   get description(): Description {
-    const { window, keep, rope } = this;
-    return { kind: "rotating", ...describePairs(this), window, keep, rope: rope !== null };
+    const { window, keep } = this;
+    return { kind: "rotating", ...describePairs(this), window, keep, rope: heldRope(this) !== null };
   }
 
   protected empty(): this {
@@ -85,9 +83,9 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends PairCache<T
     // 2. forget: in the rows that go on, what their next query no longer sees
     const kept = this.slots.filtered((b, j) => counts[b] === 0 || this.#sees(this.slots.next[b]!, j));
 
-    // 3. write: all that is new, also beyond the window, keys turned as their positions say
+    // 3. write: all that is new, also beyond the window, keys turned as their positions say, or left to an attend
     const slots = kept.grown(kept.lengthAfter(counts));
-    writePairs(slots, k, v, counts, starts, this.rope); // (Hkv, count, D), (Hkv, count, Dv)
+    writePairs(slots, k, v, counts, starts, heldRope(this)); // (Hkv, count, D), (Hkv, count, Dv)
 
     // 4. advance: only now do the new positions exist
     this.slots = slots.advanced(counts);
@@ -108,9 +106,8 @@ export class RotatingCache<T extends FloatDtype = "float32"> extends PairCache<T
   }
 
   held(): Held {
-    const { positions } = this.slots;
     const sees = (p: number, j: number) => j <= p && this.#sees(p, j);
-    return { ...widePairs(this.slots), positions, rope: this.rope, sees };
+    return { ...heldPairs(this.slots, this), sees };
   }
 
   /**

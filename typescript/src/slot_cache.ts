@@ -1,11 +1,11 @@
 /** What the caches that are made of slots share: how they are copied, reordered, measured and restored. */
 
 import type { AppendOptions, CacheState, CacheStats, Description } from "./cache.ts";
-import { checkEvict, checkReorder, checkRoom, checkShift } from "./checks_cache.ts";
-import type { Held } from "./held.ts";
+import { checkReorder, checkRoom } from "./checks_cache.ts";
+import { attendWide, type Held } from "./held.ts";
 import type { AttentionOptions, SdpaSteps } from "./sdpa.ts";
-import { type SlotArrays, Slots } from "./slots.ts";
-import type { FloatArrays, FloatDtype, Lengths, Tensor } from "./tensor.ts";
+import { Slots } from "./slots.ts";
+import type { FloatArray, FloatArrays, FloatDtype, Lengths, Tensor } from "./tensor.ts";
 import { toNumbers } from "./tensor.ts";
 
 export abstract class SlotCache<T extends FloatDtype> {
@@ -51,6 +51,10 @@ export abstract class SlotCache<T extends FloatDtype> {
     return this.attendSteps(q, options).output;
   }
 
+  attendWide(q: Tensor<FloatArray>, options: AttentionOptions = {}): SdpaSteps {
+    return attendWide(this, q, options);
+  }
+
   /** Row i becomes a copy of what row index[i] was. @throws ShapeMismatch, InvalidConfig. */
   reorder(index: readonly number[]): void {
     checkReorder("reorder", index, this.batch);
@@ -90,34 +94,6 @@ export abstract class SlotCache<T extends FloatDtype> {
       this.slots = before;
     };
   }
-}
-
-/** Slots without those at these positions; the others keep theirs. @throws InvalidConfig. */
-export function evicted(slots: Slots, positions: readonly number[]): Slots {
-  checkEvict("evict", positions);
-  const gone = new Set(positions);
-  return slots.filtered((_, j) => !gone.has(j));
-}
-
-/** Slots from position `from` on moved by `by`, each row of them changed by `turn`. @throws InvalidConfig. */
-export function shifted(
-  slots: Slots,
-  by: number,
-  from: number,
-  turn: (row: SlotArrays, count: number) => SlotArrays,
-): Slots {
-  checkShift("shift", by, from, slots);
-  const move = (j: number) => (j >= from ? j + by : j);
-  const moved = new Slots(
-    slots.copy().arrays,
-    slots.positions.map((row) => row.map(move)),
-    slots.next.map((n) => (n > from ? n + by : n)),
-  );
-  for (const [b, row] of slots.positions.entries()) {
-    const stays = row.filter((j) => j < from).length;
-    moved.write(b, turn(slots.rest(b, stays), row.length - stays), stays);
-  }
-  return moved;
 }
 
 /** How many of the T positions of an append count in each row, and where they begin, (B,) each. */

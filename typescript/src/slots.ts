@@ -7,6 +7,7 @@
  */
 
 import { blankLike, longest, sizeOf, type Tensor, type TensorArray } from "./tensor.ts";
+import { TRACKED } from "./track.ts";
 
 export type SlotArrays = Readonly<Record<string, Tensor<TensorArray>>>;
 
@@ -58,14 +59,20 @@ export class Slots {
     return Object.values(this.arrays)[0]!.shape.at(-2)!;
   }
 
-  /** Of the slots held. */
+  /** Of the slots held; what is only known about them does not count. */
   get bytes(): number {
     const slots = this.counts.reduce((sum, n) => sum + n, 0);
-    const perSlot = Object.values(this.arrays).reduce(
+    const { [TRACKED]: _, ...contents } = this.arrays;
+    const perSlot = Object.values(contents).reduce(
       (sum, { data, shape }) => sum + sizeOf(shape.slice(1).with(-2, 1)) * data.BYTES_PER_ELEMENT,
       0,
     );
     return slots * perSlot;
+  }
+
+  /** The same slots with other arrays for some names. */
+  replaced(arrays: SlotArrays): Slots {
+    return new Slots({ ...this.arrays, ...arrays }, this.positions, this.next);
   }
 
   /** With memory for `needed` slots a row: at least doubled where there is too little. */
@@ -96,9 +103,13 @@ export class Slots {
 
   /** Only the slots at positions that are kept, moved up. */
   filtered(keeps: (b: number, position: number) => boolean): Slots {
-    const kept = this.positions.map((row, b) =>
-      Array.from(row.keys()).filter((slot) => keeps(b, row[slot]!)),
+    return this.selected(
+      this.positions.map((row, b) => Array.from(row.keys()).filter((slot) => keeps(b, row[slot]!))),
     );
+  }
+
+  /** Only these slots, kept[b] of row b, ascending, moved up. */
+  selected(kept: readonly (readonly number[])[]): Slots {
     const positions = kept.map((row, b) => row.map((slot) => this.positions[b]![slot]!));
     return this.#rebuilt(this.room, positions, (b) => [b, kept[b]!]);
   }

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { allOrNothing, type Cache, KVCache, loadCache, saveCache } from "../src/index.ts";
 import {
+  ALL_KINDS,
   assertUnchanged,
   cross,
   draw,
@@ -68,7 +69,7 @@ test("one by one, in chunks, and all at once are the same bits, and again after 
 });
 
 test("a fork and its origin do not see each other", () => {
-  for (const [name, make] of Object.entries(KINDS)) {
+  for (const [name, make] of Object.entries(ALL_KINDS)) {
     const random = new Random(41);
     const [origin, alone] = [make(2, "float32"), make(2, "float32")];
     const [first, second] = [draw(random, "float32", 2, 5), draw(random, "float32", 2, 4)];
@@ -91,7 +92,7 @@ test("a fork and its origin do not see each other", () => {
 });
 
 test("a row does not depend on the others, and reorder moves it whole", () => {
-  for (const [name, make] of Object.entries(KINDS)) {
+  for (const [name, make] of Object.entries(ALL_KINDS)) {
     const random = new Random(42);
     const [cache, alone] = [make(3, "float64"), make(1, "float64")];
     const row = <A>(x: A, b: number): A => {
@@ -118,7 +119,7 @@ test("a row does not depend on the others, and reorder moves it whole", () => {
 });
 
 test("padding on the left is the same as on the right, and what it has is never looked at", () => {
-  for (const make of Object.values(KINDS)) {
+  for (const make of Object.values(ALL_KINDS)) {
     const random = new Random(43);
     const [right, left] = [make(2, "float32"), make(2, "float32")];
     const { k, v, q } = draw(random, "float32", 2, 4);
@@ -144,7 +145,7 @@ test("padding on the left is the same as on the right, and what it has is never 
 
 test("a failed call changes nothing", () => {
   const others: Record<string, Make> = { latent, cross };
-  for (const [name, make] of Object.entries({ ...KINDS, ...others })) {
+  for (const [name, make] of Object.entries({ ...ALL_KINDS, ...others })) {
     const random = new Random(44);
     const cache = make(2, "float32");
     const isLatent = name === "latent";
@@ -189,7 +190,7 @@ test("a failed call changes nothing", () => {
 });
 
 test("save, then load elsewhere, goes on to the same results", () => {
-  for (const [name, make] of Object.entries(KINDS)) {
+  for (const [name, make] of Object.entries(ALL_KINDS)) {
     for (const dtype of ["float32", "float64", "float16", "bfloat16"] as const) {
       const random = new Random(45);
       const cache = make(2, dtype);
@@ -252,6 +253,13 @@ test("turned keys, moved by a shift, are those of their new positions; shifts ad
   assert.deepEqual(moved.read().positions, there.read().positions);
   assertClose(moved.keys().data, there.keys().data, 1e-12);
   assertClose(moved.attend(q, CAUSAL).data, there.attend(q, CAUSAL).data, 1e-12);
+});
+
+test("a shift by 0 turns nothing, whatever the key is", () => {
+  const cache = new KVCache({ batch: 1, numKvHeads: 1, headDim: 2, dtype: "float64", rope: {} });
+  const k = { data: Float64Array.of(-0, Infinity), shape: [1, 1, 1, 2] };
+  cache.append(k, k);
+  assertUnchanged(cache, () => cache.shift(0, 0));
 });
 
 test("queries and keys turn at their positions (RopePosition)", () => {

@@ -6,10 +6,13 @@ import {
   CrossCache,
   type FloatArrays,
   type FloatDtype,
+  KiviCache,
   KVCache,
+  type KVCacheOptions,
   LatentCache,
   PagedCache,
   PagePool,
+  PerHeadCache,
   type QuantFormat,
   QuantisedCache,
   type Rope,
@@ -31,6 +34,8 @@ export const KINDS: Readonly<Record<string, Make>> = {
   contiguous: (batch, dtype) => new KVCache({ ...SIZES, batch, dtype }),
   bounded: (batch, dtype) => new KVCache({ ...SIZES, batch, dtype, capacity: 40 }),
   turned: (batch, dtype) => new KVCache({ ...SIZES, batch, dtype, rope: { base: 100 } }),
+  "turned late": (batch, dtype) =>
+    new KVCache({ ...SIZES, batch, dtype, rope: { base: 100 }, ropeAt: "attend", track: true }),
   rotating: (batch, dtype) => new RotatingCache({ ...SIZES, batch, dtype, window: 4, keep: 1 }),
   paged: (batch, dtype) => paged(batch, dtype),
   ...Object.fromEntries(
@@ -42,6 +47,34 @@ export const KINDS: Readonly<Record<string, Make>> = {
   "zero point": (batch, dtype) =>
     new QuantisedCache({ ...SIZES, batch, dtype, format: "int4", zeroPoint: true, rope: {} }),
 };
+
+/** The same whose answers may hang on the chunks: some keys wait before they are quantised. */
+export const ALL_KINDS: Readonly<Record<string, Make>> = {
+  ...KINDS,
+  ...Object.fromEntries(
+    (["int8", "int4"] as const).map((format): [string, Make] => [
+      `${format} by channel`,
+      (batch, dtype) =>
+        new KiviCache({
+          ...SIZES,
+          batch,
+          dtype,
+          format,
+          keyGroups: 2,
+          zeroPoint: format === "int4",
+          track: true,
+        }),
+    ]),
+  ),
+};
+
+export function perHead<T extends FloatDtype>(
+  batch: number,
+  dtype: T,
+  more: Partial<KVCacheOptions<T>> = {},
+): PerHeadCache<T> {
+  return new PerHeadCache({ ...SIZES, batch, dtype, ...more });
+}
 
 export function paged<T extends FloatDtype>(
   batch: number,

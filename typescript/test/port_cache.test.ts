@@ -36,6 +36,7 @@ const SIZES = { batch: 1, num_kv_heads: 1, head_dim: 1 };
 const APPEND = { do: "append", k: "x", v: "x" };
 const NEEDED: Record<string, object> = {
   contiguous: SIZES,
+  per_head: SIZES,
   rotating: { ...SIZES, window: 2 },
   paged: { ...SIZES, page_size: 2, num_pages: 4 },
   quantised: { ...SIZES, format: "int8" },
@@ -61,6 +62,7 @@ test("every kind, and the steps that it does not know", async () => {
   const lacking: Record<string, string[]> = {
     ...{ rotating: ["evict", "shift"], paged: ["evict", "shift"], latent: ["evict", "shift"] },
     cross: ["truncate", "append_attend", "evict", "shift"],
+    per_head: ["truncate"],
   };
   for (const kind of Object.keys(NEEDED)) {
     const append = kind === "latent" ? { do: "append", latent: "c", rope_key: "none" } : APPEND;
@@ -86,8 +88,83 @@ test("every kind, and the steps that it does not know", async () => {
     ["quantised", { format: "f16", zero_point: true }],
     ["latent", { rope_dim: -1 }],
     ["contiguous", { rope: 5 }],
+    ["contiguous", { rope_at: "attend" }],
+    ["contiguous", { track: 1 }],
+    ["per_head", { track: "true" }],
+    ["quantised", { key_groups: 0 }],
+    ["quantised", { key_groups: 2, format: "f16" }],
   ] as const;
   for (const [kind, config] of bad) assert.equal((await play(kind, [], config)).code, "invalid_config");
+});
+
+test("a policy instead of positions", async () => {
+  const evict = (policy: unknown, more: object = {}) => ({ do: "evict", policy, ...more });
+  const answer = await play(
+    "contiguous",
+    [
+      APPEND,
+      { do: "attend", q: "zero", out: "y" },
+      evict({ type: "window", budget: 1 }, { positions: [0] }),
+      evict(null),
+      evict(5),
+      evict([]),
+      evict({ type: "window" }),
+      evict({ budget: 1 }),
+      evict({ type: 5, budget: 1 }),
+      evict({ type: "snapkv", budget: 1 }),
+      evict({ type: "snapkv", budget: 1, q: "missing" }),
+      evict({ type: "snapkv", budget: 1, q: "narrow" }),
+      evict({ type: "window", budget: [1] }),
+      evict({ type: "window", budget: 1e300, sinks: 1e300 }),
+      evict({ type: "key_norm", budget: 1 }),
+      { do: "read", out: "r", tracked: true },
+      evict({ type: "snapkv", budget: 0, q: "zero" }),
+      { do: "read", out: "s" },
+    ],
+    { track: true },
+  );
+  assert.deepEqual(answer.steps, [
+    ...["ok", "ok", "invalid_config", "invalid_request", "invalid_config", "invalid_config"],
+    ...["invalid_request", "invalid_request", "invalid_config", "invalid_request", "invalid_request"],
+    ...["dtype_mismatch", "invalid_config", "ok", "ok", "ok", "ok", "ok"],
+  ]);
+  const tensors = written();
+  assert.deepEqual([tensors["r.k"], tensors["r.tracked"], tensors["s.lengths"]], [[1], [0.5], [0]]);
+  const refused = await play("contiguous", [APPEND, evict({ type: "random", budget: 1 })]);
+  assert.deepEqual(refused, { status: "unsupported", feature: "policy.random" });
+  const untracked = await play("contiguous", [APPEND, { do: "read", out: "r", tracked: true }]);
+  assert.deepEqual(untracked.steps, ["ok", "invalid_config"]);
+});
+
+test("slots of every head, and keys in groups", async () => {
+  const heads = await play("per_head", [
+    APPEND,
+    { do: "evict", policy: { type: "window", budget: [1] } },
+    { do: "read", out: "r", positions: true },
+    { do: "stats", out: "s" },
+    { do: "save", file: "heads" },
+    { do: "reset" },
+    { do: "load", file: "heads" },
+    { do: "attend", q: "zero", out: "y" },
+  ]);
+  assert.deepEqual(heads.steps, new Array(8).fill("ok"));
+  const tensors = readTensors(outputs);
+  const shapes = ["r.lengths", "r.positions", "s.positions", "r.k"].map((name) => tensors.get(name)!.shape);
+  assert.deepEqual(shapes, [
+    [1, 1],
+    [1, 1, 1],
+    [1, 1],
+    [1, 1, 1, 1],
+  ]);
+  assert.deepEqual([written().y, written()["r.positions"]], [[3], [1]]);
+  const groups = await play(
+    "quantised",
+    [APPEND, { ...APPEND, k: "zero", v: "zero" }, { do: "read", out: "r", codes: true }],
+    { key_groups: 2 },
+  );
+  assert.deepEqual(groups.steps, ["ok", "ok", "ok"]);
+  const { "r.k_codes": codes, "r.k_tail": tail, "r.k_scale": scale } = written();
+  assert.deepEqual([codes, tail, scale!.length], [[42, 127, 0], [0], 1]); // 127/3 and 127
 });
 
 test("caches have names", async () => {
