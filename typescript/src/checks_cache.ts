@@ -165,7 +165,6 @@ export function checkQueries(
 ): void {
   requireSize(fn, "q", "batch", B, batch, "the cache");
   requireSize(fn, "q", "head size", qD, D, "the cache");
-  ensure(Hq >= 1, ShapeMismatch, fn, "q", "at least one head", Hq);
   checkGroups(fn, Hq, Hkv);
   const kvLengths = options.mask?.kvLengths;
   ensure(kvLengths == null, InvalidConfig, fn, "kvLengths", "nothing: the cache has its own", "a value");
