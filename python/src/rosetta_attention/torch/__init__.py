@@ -14,6 +14,7 @@ from ..errors import (
     Unsupported,
 )
 from .block import Block, Norm
+from .cache import Stats
 from .feed_forward import FeedForward
 from .fused import sdpa_fused
 from .gated_linear import GatedSteps, gated_linear
@@ -24,6 +25,8 @@ from .linear_attention import LinearState, LinearSteps, linear_attention
 from .masks import Mask, visible
 from .merge import OutputLse, merge
 from .mha import MhaSteps, MultiHeadAttention
+from .page_pool import PagePool
+from .paged_cache import PagedCache
 from .rms_norm import rms_norm
 from .rope import Rope, RopeSteps, rope, rope_steps
 from .rope_scaling import DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
@@ -54,11 +57,14 @@ __all__ = [
     "MultiHeadAttention",
     "Norm",
     "OutputLse",
+    "PagePool",
+    "PagedCache",
     "Rope",
     "RopeSteps",
     "ScoringSteps",
     "ShapeMismatch",
     "SoftmaxSteps",
+    "Stats",
     "Steps",
     "Unsupported",
     "YarnScaling",

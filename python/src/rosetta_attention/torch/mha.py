@@ -10,15 +10,16 @@ al., "Query-key normalization for transformers", 2020; Michel et al., "Are sixte
 one?", 2019 (pruning).
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..checks import check_mha, check_mha_extras, check_packed
+from ..checks import check_decode, check_mha, check_mha_extras, check_packed
 from ..dropout import Dropout
+from .cache import AttendOptions, KeyValueCache
 from .cast import op
 from .heads import merge_heads, split_heads
 from .masks import UNMASKED, Mask
@@ -139,6 +140,23 @@ class MultiHeadAttention:
             head_mask=head_mask,
         ).output
 
+    def _project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, Hq, Tq, D) of x, keys (B, Hkv, Tk, D) and values (B, Hkv, Tk, Dv) of the source."""
+        # 1. project: rows of x to queries, rows of the context to keys and values
+        q = linear(x, self.w_q, self.b_q)  # (B, Tq, Hq·D)
+        k = linear(source, self.w_k, self.b_k)  # (B, Tk, Hkv·D)
+        v = linear(source, self.w_v, self.b_v)  # (B, Tk, Hkv·Dv)
+
+        # 2. split heads: consecutive blocks of channels, then heads before positions
+        q = split_heads(q, self.num_heads)  # (B, Hq, Tq, D)
+        k = split_heads(k, self.kv_heads)  # (B, Hkv, Tk, D)
+        v = split_heads(v, self.kv_heads)  # (B, Hkv, Tk, Dv)
+
+        # 3. normalise: queries and keys of each head, so that no score grows without bound
+        q = q if self.q_norm is None else rms_norm(q, self.q_norm, eps=self.qk_norm_eps)  # (B, Hq, Tq, D)
+        k = k if self.k_norm is None else rms_norm(k, self.k_norm, eps=self.qk_norm_eps)  # (B, Hkv, Tk, D)
+        return q, k, v
+
     @op
     def steps(
         self,
@@ -158,19 +176,7 @@ class MultiHeadAttention:
         check_mha("mha", x, source, self)
         check_mha_extras("mha", x, context, self, positions=positions, head_mask=head_mask)
 
-        # 1. project: rows of x to queries, rows of the context to keys and values
-        q = linear(x, self.w_q, self.b_q)  # (B, Tq, Hq·D)
-        k = linear(source, self.w_k, self.b_k)  # (B, Tk, Hkv·D)
-        v = linear(source, self.w_v, self.b_v)  # (B, Tk, Hkv·Dv)
-
-        # 2. split heads: consecutive blocks of channels, then heads before positions
-        q = split_heads(q, self.num_heads)  # (B, Hq, Tq, D)
-        k = split_heads(k, self.kv_heads)  # (B, Hkv, Tk, D)
-        v = split_heads(v, self.kv_heads)  # (B, Hkv, Tk, Dv)
-
-        # 3. normalise: queries and keys of each head, so that no score grows without bound
-        q = q if self.q_norm is None else rms_norm(q, self.q_norm, eps=self.qk_norm_eps)  # (B, Hq, Tq, D)
-        k = k if self.k_norm is None else rms_norm(k, self.k_norm, eps=self.qk_norm_eps)  # (B, Hkv, Tk, D)
+        q, k, v = self._project(x, source)  # (B, Hq, Tq, D), (B, Hkv, Tk, D), (B, Hkv, Tk, Dv)
 
         # 4. rotate: queries and keys by their positions
         if self.rope is not None:
@@ -190,6 +196,28 @@ class MultiHeadAttention:
         # 8. output projection: mixes the heads
         output = linear(merged, self.w_o, self.b_o)  # (B, Tq, Cout)
         return MhaSteps(output, heads.weights, heads.lse, heads.weights.mean(dim=1))
+
+    def decode(self, x: Tensor, cache: KeyValueCache, **options: Unpack[AttendOptions]) -> Tensor:
+        """The next tokens of each row, `x` (B, T, C), T >= 1 or a whole prompt: (B, T, Cout).
+
+        Their keys and values are appended to the cache, of any kind, and they attend causally to all that it then
+        holds. options: as for the cache's attend. A layer with rope needs a cache with the same, which turns keys
+        and queries; positions are the cache's.
+
+        Raises ShapeMismatch, DtypeMismatch, InvalidConfig, CapacityExceeded; then the cache is as it was.
+        """
+        options["mask"] = replace(options.get("mask", UNMASKED), causal=True)
+        check_mha("decode", x, x, self)
+        check_mha_extras("decode", x, None, self, positions=None, head_mask=None)
+        check_decode("decode", x, self, cache, **options)
+        return self._decode(x, cache, **options)
+
+    @op
+    def _decode(self, x: Tensor, cache: KeyValueCache, **options: Any) -> Tensor:
+        """`decode` of what is checked already; half types are wide in here, but not in the cache."""
+        q, k, v = self._project(x, x)
+        cache.append(k.to(cache.dtype), v.to(cache.dtype))
+        return linear(merge_heads(cache.attend_checked(q, **options).output), self.w_o, self.b_o)
 
 
 def _unpack(x: Tensor, num_heads: int, num_kv_heads: int, packing: str) -> tuple[Tensor, Tensor, Tensor]:
