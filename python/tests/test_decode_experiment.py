@@ -1,15 +1,35 @@
 """The decode experiment: what it counts is what runs, its three ways make the same tokens, and the article's do not."""
 
+import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from backends import HAS_TORCH
 
 from rosetta_attention import Mask, MultiHeadAttention
-from rosetta_experiments import decode, decode_article, one_thread, plot
-from rosetta_experiments.decode_ways import CACHE, EVERYTHING, KEYS_VALUES, WAYS, cost, generate, random_layer
+from rosetta_experiments import decode, decode_article, decode_check, one_thread, plot
+from rosetta_experiments.decode_ways import (
+    CACHE,
+    EVERYTHING,
+    KEYS_VALUES,
+    NUMPY,
+    WAYS,
+    cost,
+    generate,
+    random_weights,
+    torch_library,
+)
 
 WIDTH, HEADS = 12, 3
+LIBRARIES = [NUMPY, torch_library()] if HAS_TORCH else [NUMPY]
+FLAGS = {"python": [], "torch": ["--torch"]}
+libraries = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.port)
+
+
+def first(width=WIDTH, dtype=np.float32, seed=2):
+    return np.random.default_rng(seed).standard_normal((1, 1, width)).astype(dtype)
 
 
 class Counting(np.ndarray):
@@ -35,10 +55,9 @@ class Counting(np.ndarray):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_counted_is_what_runs(way):
-    plain = random_layer(WIDTH, HEADS)
-    weights = [w.view(Counting) for w in (plain.w_q, plain.w_k, plain.w_v, plain.w_o)]
+    weights = [w.view(Counting) for w in random_weights(WIDTH)]
     Counting.multiply_adds = Counting.numbers = 0
-    generate(way, MultiHeadAttention(*weights, HEADS), np.ones((1, 1, WIDTH), np.float32), [7])
+    generate(way, weights, HEADS, first(), [7])
     expected = cost(way, 7, WIDTH, HEADS)
     assert Counting.multiply_adds == expected.multiply_adds
     assert Counting.numbers * 4 == expected.moved
@@ -52,15 +71,79 @@ def test_the_counts_follow_their_formulas():
     assert cost(CACHE, T, C, 4).multiply_adds == sum(4 * C * C + 2 * n * C for n in t)
 
 
-def test_three_ways_make_the_same_tokens():
-    layer = random_layer(WIDTH, HEADS, dtype=np.float64)
-    first = np.random.default_rng(2).standard_normal((1, 1, WIDTH))
-    runs = {way: generate(way, layer, first, [5, 20]) for way in WAYS}
+@libraries
+def test_three_ways_make_the_same_tokens(library):
+    weights = random_weights(WIDTH, dtype=np.float64)
+    runs = {way: generate(way, weights, HEADS, first(dtype=np.float64), [5, 20], library) for way in WAYS}
     for way in WAYS[1:]:
-        np.testing.assert_allclose(runs[way].tokens, runs[EVERYTHING].tokens, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(runs[way].text, runs[EVERYTHING].text, rtol=1e-9, atol=1e-12)
+        for n in (5, 20):
+            want = runs[EVERYTHING].outputs[n]
+            np.testing.assert_allclose(runs[way].outputs[n], want, rtol=1e-9, atol=1e-12)
     assert runs[CACHE].held == {n: 2 * n * WIDTH * 8 for n in (5, 20)}  # keys and values, float64
     assert runs[EVERYTHING].held == {5: 0, 20: 0}
     assert all(run.seconds[5] <= run.seconds[20] for run in runs.values())
+
+
+def test_the_exact_output_is_the_layers():
+    weights = random_weights(WIDTH, dtype=np.float64)
+    text = np.random.default_rng(6).standard_normal((9, WIDTH))
+    want = MultiHeadAttention(*weights, HEADS)(text[None], mask=Mask(causal=True))[0, -1]
+    got, bound = decode_check.last_output(text, weights, HEADS)
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+    assert np.all(bound < 1e-11)
+
+
+@libraries
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("width", [4, 32])
+def test_an_output_is_within_its_bound(library, way, width):
+    weights = random_weights(width)
+    run = generate(way, weights, 2, first(width), [1, 3, 40], library)
+    off, bound = decode_check.error(run, weights, 2)
+    assert 0 < off <= bound < 1e-2
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.1], ids=str)
+@pytest.mark.parametrize("n", [3, 40])
+def test_an_output_beyond_its_bound(wrong, n):
+    weights = random_weights(WIDTH)
+    run = generate(CACHE, weights, HEADS, first(), [3, 40])
+    outputs = {t: x.copy() for t, x in run.outputs.items()}
+    outputs[n][0, 0, 5] += wrong
+    off, bound = decode_check.error(replace(run, outputs=outputs), weights, HEADS)
+    assert not off <= bound
+
+
+def test_a_cache_that_loses_a_token_is_noticed(monkeypatch, capsys):
+    class Losing(MultiHeadAttention):
+        def decode(self, x, cache, **options):
+            output = super().decode(x, cache, **options)
+            cache.truncate([min(len(cache), 6)])
+            return output
+
+    monkeypatch.setattr("rosetta_attention.MultiHeadAttention", Losing)
+    with pytest.raises(SystemExit) as stopped:
+        decode.main(["--n", "4,16", "--width", "8", "--heads", "2", "--json"])
+    assert stopped.value.code.startswith(
+        "decode: cache: an output is off by"
+    )  # a text, so that the status is 1
+    ways = [json.loads(line)["way"] for line in capsys.readouterr().out.splitlines()]
+    assert ways == [EVERYTHING] * 2 + [KEYS_VALUES] * 2
+
+
+@libraries
+def test_lines_of_json(library, capsys):
+    decode.main(["--n", "4,2", "--width", "8", "--heads", "2", "--json", *FLAGS[library.port]])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(x["way"], x["tokens"]) for x in lines] == [(way, n) for way in WAYS for n in (2, 4)]
+    for line in lines:
+        way, n = line["way"], line["tokens"]
+        c = cost(way, n, 8, 2)
+        held = 2 * 4 * 8 * n if way == CACHE else 0
+        counts = {"multiply_adds": c.multiply_adds, "moved": c.moved, "held": held}
+        assert line.pop("seconds") > 0
+        assert line == {"port": library.port, "way": way, "tokens": n} | counts
 
 
 def test_growth():
@@ -106,15 +189,17 @@ def test_the_honest_ways_do():
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_tables_and_the_plot(capsys, tmp_path):
+@libraries
+def test_the_tables_and_the_plot(library, capsys, tmp_path):
     file = tmp_path / "plot.svg"
-    decode.main(["--n", "4,2", "--width", "8", "--heads", "2", "--plot", str(file)])
+    flags = FLAGS[library.port]
+    decode.main(["--n", "4,2", "--width", "8", "--heads", "2", "--plot", str(file), *flags])
     printed = capsys.readouterr().out
-    for word in (*WAYS, "mul-adds", "MiB moved", "grows", "T^", "The cache holds", "Drawn"):
+    for word in (*WAYS, library.title, "mul-adds", "MiB moved", "grows", "T^", "The cache holds", "Drawn"):
         assert word in printed
     root = ET.fromstring(file.read_text())
     assert [e.tag.rpartition("}")[2] for e in root].count("polyline") == 3
-    assert {"cache", "everything", "keys, values", "2", "4"} <= {e.text for e in root.iter() if e.text}
+    assert {"cache", "everything", "keys and values", "2", "4"} <= {e.text for e in root.iter() if e.text}
 
 
 def test_the_article(capsys):
@@ -143,6 +228,14 @@ def test_one_thread(monkeypatch):
     assert len(started) == 1
 
 
+def test_the_least_of_many_times(monkeypatch):
+    times = iter([0, 5, 10, 12, 20, 29])
+    monkeypatch.setattr(one_thread, "seconds", lambda: next(times))
+    calls = []
+    assert one_thread.least(lambda: calls.append(1), 3) == 2
+    assert len(calls) == 4  # one before the clock runs
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -150,6 +243,8 @@ def test_one_thread(monkeypatch):
         ["--width", "10", "--heads", "4"],
         ["--repeats", "0"],
         ["--n", "2", "--plot", "/no/such/x.svg"],
+        ["--article", "--json"],
+        ["--article", "--torch"],
     ],
     ids=str,
 )

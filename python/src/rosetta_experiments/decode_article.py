@@ -103,8 +103,9 @@ def article_text(repeats: int, count: int = TOKENS) -> str:
         {slower[EVERYTHING]} times as long as a cache, for {more[EVERYTHING]} times the multiply-adds, and recomputing
         keys and values alone {slower[KEYS_VALUES]} times, for {more[KEYS_VALUES]} times the multiply-adds. That
         {slower[EVERYTHING]} and {without / cached:.1f} are no further apart is due to the size: for a text shorter than
-        the layer is wide the projections are most of the work, and both loops project {passes:,} tokens. No one
-        number is the answer, since the ratio grows with the length: see the command without --article."""
+        the layer is wide the projections are most of the work, and the two loops that recompute everything, the one
+        over texts of one token and the one over one text, project {passes:,} tokens each. No one number is the
+        answer, since the ratio grows with the length: see the command without --article."""
     sizes = f"width {WIDTH}, {HEADS} heads, float64, {count} tokens"
     title = f"The article's experiment: {sizes}; it is said to report x {SAID}."
     table = draw((f"best of {repeats}, one thread", "ms", "of the cache's"), rows)

@@ -1,15 +1,15 @@
 """Three ways to generate tokens with one layer of attention, what each costs, and how long each takes.
 
-    everything    the whole text goes through the layer for each token, and all but the last row is thrown away
-    keys, values  keys and values of the whole text are made again, the query of the last token alone
-    cache         the last token alone goes through the layer; keys and values of the past are kept
+    everything       the whole text goes through the layer for each token, and all but the last row is thrown away
+    keys and values  of the whole text are made again, the query of the last token alone
+    cache            the last token alone goes through the layer; keys and values of the past are kept
 
 All three make the same tokens: each one is the output for the last, normalised. Per step, at a text of t tokens of
 width C, in multiply-adds:
 
-    everything    4 t C² + 2 t² C      (the masked half of the scores is computed too, as the reference does)
-    keys, values  2 t C² + 2 C² + 2 t C
-    cache         4 C² + 2 t C
+    everything       4 t C² + 2 t² C      (the masked half of the scores is computed too, as the reference does)
+    keys and values  2 t C² + 2 C² + 2 t C
+    cache            4 C² + 2 t C
 
 A product of an (m, k) and a (k, n) matrix is m k n multiply-adds, and moves m k + k n + m n numbers.
 
@@ -21,16 +21,41 @@ Source: Pope et al., "Efficiently Scaling Transformer Inference", 2022, section 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from rosetta_attention import KVCache, Mask, MultiHeadAttention, rms_norm
+import rosetta_attention
 from rosetta_attention.arrays import Array
 
 from . import one_thread
 
-EVERYTHING, KEYS_VALUES, CACHE = WAYS = ("everything", "keys, values", "cache")
+EVERYTHING, KEYS_VALUES, CACHE = WAYS = ("everything", "keys and values", "cache")
 NUMBER = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Library:
+    """What the layer is made with. port: its name among the ports. array: from NumPy's, which may share its memory."""
+
+    port: str
+    title: str
+    api: ModuleType
+    array: Callable[[Array], Any]
+
+
+NUMPY = Library("python", "NumPy", rosetta_attention, lambda x: x)
+
+
+def torch_library() -> Library:
+    """PyTorch, on one thread. Raises ModuleNotFoundError where it is not installed."""
+    import torch
+
+    import rosetta_attention.torch
+
+    torch.set_num_threads(1)
+    return Library("torch", "PyTorch", rosetta_attention.torch, torch.from_numpy)
 
 
 @dataclass(frozen=True)
@@ -63,9 +88,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Run:
-    """tokens: (1, T, C). seconds: from the start, when each length was reached. held: bytes of the cache then."""
+    """text: (1, T, C), all tokens but the last one that was made.
 
-    tokens: Array
+    outputs: by length, what the layer made of that many: (1, 1, C). seconds: from the start, when each length was
+    reached. held: bytes of the cache then.
+    """
+
+    text: Array
+    outputs: dict[int, Array]
     seconds: dict[int, float]
     held: dict[int, int]
 
@@ -91,34 +121,37 @@ def cost(way: str, length: int, width: int, heads: int) -> Cost:
     return Cost(sum(p.multiply_adds for p in all_products), moved)
 
 
-def random_layer(width: int, heads: int, seed: int = 0, dtype: type = np.float32) -> MultiHeadAttention:
-    """A layer without biases."""
+def random_weights(width: int, seed: int = 0, dtype: type = np.float32) -> list[Array]:
+    """Of the four projections of a layer, each (C, C)."""
     rng = np.random.default_rng(seed)
-    w_q, w_k, w_v, w_o = (rng.standard_normal((4, width, width)) / math.sqrt(width)).astype(dtype)
-    return MultiHeadAttention(w_q, w_k, w_v, w_o, heads)
+    return list((rng.standard_normal((4, width, width)) / math.sqrt(width)).astype(dtype))
 
 
-def empty_cache(layer: MultiHeadAttention, batch: int = 1) -> KVCache:
-    """One that grows, of the sizes of the layer."""
-    head_dim = layer.w_k.shape[0] // layer.kv_heads
-    return KVCache(batch, layer.kv_heads, head_dim, dtype=layer.w_k.dtype)
-
-
-def generate(way: str, layer: MultiHeadAttention, first: Array, lengths: Sequence[int]) -> Run:
-    """Tokens after `first` (1, 1, C), as many as the longest length."""
-    cache = empty_cache(layer)
-    step: Callable[[Array], Array] = {
-        EVERYTHING: lambda text: layer(text, mask=Mask(causal=True))[:, -1:],
+def generate(
+    way: str,
+    weights: Sequence[Array],
+    heads: int,
+    first: Array,
+    lengths: Sequence[int],
+    library: Library = NUMPY,
+) -> Run:
+    """Tokens after `first` (1, 1, C), as many as the longest length, by a layer with these weights."""
+    api, C = library.api, first.shape[-1]
+    layer = api.MultiHeadAttention(*map(library.array, weights), heads)
+    tokens = library.array(np.zeros((1, max(lengths) + 1, C), first.dtype))  # (1, T + 1, C)
+    tokens[:, :1] = library.array(first)
+    cache = api.KVCache(1, heads, C // heads, dtype=tokens.dtype)
+    step: Callable[[Any], Any] = {
+        EVERYTHING: lambda text: layer(text, mask=api.Mask(causal=True))[:, -1:],
         KEYS_VALUES: lambda text: layer(text[:, -1:], text),
         CACHE: lambda text: layer.decode(text[:, -1:], cache),
     }[way]
-    longest = max(lengths)
-    tokens = np.zeros((1, longest + 1, first.shape[-1]), first.dtype)  # (1, T + 1, C)
-    tokens[:, :1] = first
-    seconds, held = {}, {}
+    outputs, seconds, held = {}, {}, {}
     start = one_thread.seconds()
-    for t in range(1, longest + 1):
-        tokens[:, t : t + 1] = rms_norm(step(tokens[:, :t]))
+    for t in range(1, max(lengths) + 1):
+        last = step(tokens[:, :t])  # (1, 1, C)
+        tokens[:, t : t + 1] = api.rms_norm(last)
         if t in lengths:
-            seconds[t], held[t] = one_thread.seconds() - start, cache.stats().num_bytes
-    return Run(tokens[:, 1:], seconds, held)
+            seconds[t], held[t], outputs[t] = one_thread.seconds() - start, cache.stats().num_bytes, last
+    arrays = {t: np.asarray(x) for t, x in outputs.items()}
+    return Run(np.asarray(tokens[:, :-1]), arrays, seconds, held)
