@@ -17,12 +17,13 @@ SIZES = (B, HKV, D, DV)
 KINDS: dict[str, Callable[..., Cache]] = {
     "contiguous": lambda **options: ra.KVCache(*SIZES, **options),
     "rotating": lambda **options: ra.RotatingCache(*SIZES, window=WINDOW, keep=KEEP, **options),
-    "paged": lambda rope=None, **options: ra.PagedCache(
-        ra.PagePool(64, 2, HKV, D, DV, **options), B, rope=rope
+    "paged": lambda rope=None, rope_at=None, **options: ra.PagedCache(
+        ra.PagePool(64, 2, HKV, D, DV, **options), B, rope=rope, rope_at=rope_at
     ),
     "int8": lambda **options: ra.QuantisedCache(*SIZES, format="int8", **options),
     "int4": lambda **options: ra.QuantisedCache(*SIZES, format="int4", group=3, zero_point=True, **options),
     "fp8": lambda **options: ra.QuantisedCache(*SIZES, format="fp8_e4m3", **options),
+    "kivi": lambda **options: ra.KiviCache(*SIZES, format="int8", key_groups=2, **options),
 }
 
 
@@ -134,6 +135,13 @@ def append(
         junk = slice(n, T) if padding == "right" else slice(0, T - n)
         k[b, :, junk] = v[b, :, junk] = np.nan
     return Append(k, v, lengths, padding)
+
+
+# Those that forget by a policy, and track what they were given.
+EVICTING: dict[str, Callable[..., Any]] = {
+    **{kind: KINDS[kind] for kind in ("contiguous", "int8", "int4", "kivi")},
+    "per_head": lambda **options: ra.PerHeadCache(*SIZES, **options),
+}
 
 
 def queries(seed: int, T: int = 1, dtype: str = "float64") -> np.ndarray:

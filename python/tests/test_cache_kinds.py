@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from caches import KINDS, append, queries, snapshot
+from caches import EVICTING, KINDS, append, queries, snapshot
 from test_kv_cache import column
 
 import rosetta_attention as ra
@@ -200,7 +200,7 @@ def test_a_shift_that_would_disturb_the_order(by, start):
     assert snapshot(cache) == before
 
 
-@pytest.mark.parametrize("kind", ["contiguous", "int8"])
+@pytest.mark.parametrize("kind", ["contiguous", "int8", "kivi"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -220,7 +220,7 @@ def test_shifted_keys_stand_where_they_would_have(kind, options):
     cache.shift(7, 2)
     cache.shift(-9, 3)
     other.append(step.k[:, :, 2:], step.v[:, :, 2:])
-    tolerance = {"contiguous": 1e-12, "int8": 0.1}[kind]
+    tolerance = {"contiguous": 1e-12, "int8": 0.1, "kivi": 0.1}[kind]
     np.testing.assert_allclose(cache.read()[0], other.read()[0], atol=tolerance)
     assert cache.slot_positions().tolist() == other.slot_positions().tolist()
     q = queries(1, 2)
@@ -280,19 +280,22 @@ def test_stats_count_what_is_held(kind, dtype):
     stats = cache.stats()
     assert stats.positions.tolist() == [2, 0, 3]
     size = np.dtype(dtype).itemsize
+    if kind == "kivi":  # two groups of two keys, a tail of one, and values by token; two heads
+        assert stats.num_bytes == 2 * (2 * (2 * 4 + 4 * 4) + 4 * 4) + 2 * 5 * (3 + 4)
+        return
     slot = 2 * {"int8": 7 + 8, "int4": 4 + 4 * (2 * 2 + 2), "fp8": 7}.get(kind, 7 * size)
     assert stats.num_bytes == (3 * 2 if kind == PAGED else 5) * slot
     assert stats.pages == ((3, 0, 61) if kind == PAGED else None)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
-@pytest.mark.parametrize("kind", ["contiguous", ROTATING, PAGED])
+@pytest.mark.parametrize("kind", ["contiguous", ROTATING, PAGED, "per_head"])
 @pytest.mark.parametrize("rope", [None, ra.Rope()], ids=["plain", "rope"])
 def test_a_layer_decodes_what_it_computes_at_once(kind, dtype, rope):
     rng = np.random.default_rng(1)
     weights = (rng.standard_normal(shape).astype(dtype) for shape in ((16, 6), (8, 6), (6, 6), (5, 12)))
     layer = ra.MultiHeadAttention(*weights, 4, 2, rope=rope)
-    cache = KINDS[kind](dtype=dtype, rope=rope)
+    cache = (KINDS | EVICTING)[kind](dtype=dtype, rope=rope)
     x = rng.standard_normal((3, 6, 6)).astype(dtype)
     got = [layer.decode(x[:, :2], cache), *(layer.decode(x[:, t : t + 1], cache) for t in range(2, 6))]
     mask = CAUSAL
@@ -307,4 +310,4 @@ def test_a_layer_decodes_what_it_computes_at_once(kind, dtype, rope):
             bad()
         assert snapshot(cache) == before
     with pytest.raises(ra.InvalidConfig):
-        layer.decode(x, KINDS[kind](dtype=dtype, rope=ra.Rope(base=3.0)))
+        layer.decode(x, (KINDS | EVICTING)[kind](dtype=dtype, rope=ra.Rope(base=3.0)))

@@ -6,7 +6,7 @@ from itertools import pairwise
 import caches
 import numpy as np
 import pytest
-from caches import KEEP, KINDS, WINDOW, B, Held, append, queries, snapshot, traces
+from caches import EVICTING, KEEP, KINDS, WINDOW, B, Held, append, queries, snapshot, traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,12 +124,12 @@ def test_latent_is_contiguous_with_one_head(trace):
         np.testing.assert_array_equal(latent.attend(q, mask=CAUSAL), full.attend(q, mask=CAUSAL))
 
 
-@kinds
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "kivi"])
 @ropes
 @few
 @given(st.data())
 def test_one_by_one_is_all_at_once(kind, rope, data):
-    """ChunkedPrefill, RopePosition."""
+    """ChunkedPrefill, RopePosition. Keys that wait for their group are held as they came, until it is full."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     T = data.draw(st.integers(1, 7))
     cuts = sorted(data.draw(st.sets(st.integers(1, T))) | {0, T})
@@ -217,3 +217,77 @@ def test_append_attend_is_both_or_neither(kind):
         with pytest.raises(ra.AttentionError):
             cache.append_attend(**{"k": step.k, "v": step.v, "q": q, "lengths": step.lengths} | change)
         assert snapshot(cache) == before
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "rotating", "paged", "per_head"])
+@pytest.mark.parametrize("options", [ra.Rope(base=50.0), ra.Rope(interleaved=True, rotary_dim=2)], ids=str)
+@few
+@given(st.data())
+def test_keys_turned_at_every_attend_are_keys_turned_once(kind, options, data):
+    """And what is held is what came."""
+    make = (KINDS | EVICTING)[kind]
+    at, once, plain = (
+        make(dtype="float64", **rope)
+        for rope in ({"rope": options, "rope_at": "attend"}, {"rope": options}, {})
+    )
+    held = Held(at) if kind == "rotating" else None
+    for number, step in enumerate(data.draw(traces())):
+        if isinstance(step, caches.Step) and step.name == "truncate" and kind == "per_head":
+            continue
+        if not take(at, step, held):
+            continue
+        for cache in (once, plain):
+            step.apply(cache)
+        if kind in EVICTING and number == 2:
+            for cache in (at, once, plain):
+                cache.evict([1, 2])
+                cache.shift(-1, 3)
+                cache.shift(40, 2)
+        q = queries(number, 2)
+        np.testing.assert_allclose(at.attend(q, mask=CAUSAL), once.attend(q, mask=CAUSAL), atol=1e-12)
+        np.testing.assert_array_equal(at.read()[0], plain.read()[0])
+        assert at.slot_positions().tolist() == once.slot_positions().tolist()
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "kivi"])
+def test_codes_of_keys_that_are_not_turned(kind):
+    """As without a rotation, also after a shift."""
+    at, plain = (
+        KINDS[kind](dtype="float64", **rope) for rope in ({"rope": ra.Rope(), "rope_at": "attend"}, {})
+    )
+    for cache in (at, plain):
+        append(np.random.default_rng(0), [4, 0, 3], 4).apply(cache)
+        cache.shift(5, 1)
+    got, want = at.code_arrays(), plain.code_arrays()
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_says_whether_keys_are_turned(kind, tmp_path):
+    """Held as they came, keys are those of a cache without a rotation, and not those of one that turned them."""
+    at, once, plain = (
+        KINDS[kind](**rope) for rope in ({"rope": ra.Rope(), "rope_at": "attend"}, {"rope": ra.Rope()}, {})
+    )
+    append(np.random.default_rng(0), 2, 2, dtype="float32").apply(at)
+    ra.save(at, tmp_path / "f")
+    ra.load(plain, tmp_path / "f")
+    np.testing.assert_array_equal(plain.read()[0], at.read()[0])
+    with pytest.raises(ra.InvalidConfig):
+        ra.load(once, tmp_path / "f")
+
+
+@pytest.mark.parametrize("kind", KINDS | EVICTING)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rope_at": "attend"},
+        {"rope_at": "append"},
+        {"rope": ra.Rope(), "rope_at": "never"},
+        {"rope": ra.Rope(), "rope_at": True},
+    ],
+    ids=str,
+)
+def test_when_keys_cannot_be_turned(kind, options):
+    with pytest.raises(ra.InvalidConfig):
+        (KINDS | EVICTING)[kind](**options)

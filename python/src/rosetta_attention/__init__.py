@@ -4,6 +4,7 @@ One module an op, the same names and the same numbered steps in every language. 
 bfloat16 (of ml_dtypes), float32 and float64.
 """
 
+from . import eviction
 from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
 from .block import Block, Norm
 from .cache import AttendOptions, Cache, Stats
@@ -25,6 +26,7 @@ from .feed_forward import FeedForward
 from .flash import flash
 from .gated_linear import GatedSteps, gated_linear
 from .gelu import gelu
+from .kivi_cache import KiviCache
 from .kv_cache import KVCache
 from .latent_cache import LatentCache
 from .layer_norm import LayerNormSteps, layer_norm, layer_norm_steps
@@ -37,6 +39,7 @@ from .mha import MhaSteps, MultiHeadAttention
 from .mla import MlaSteps, MultiHeadLatentAttention
 from .page_pool import PagePool
 from .paged_cache import PagedCache
+from .per_head_cache import PerHeadCache
 from .philox import philox_words
 from .quantise import Codes, quantise, restore
 from .quantised_cache import QuantisedCache
@@ -83,6 +86,7 @@ __all__ = [
     "InvalidConfig",
     "InvalidFile",
     "KVCache",
+    "KiviCache",
     "LatentCache",
     "LayerNormSteps",
     "LinearScaling",
@@ -99,6 +103,7 @@ __all__ = [
     "OutputLse",
     "PagePool",
     "PagedCache",
+    "PerHeadCache",
     "QuantisedCache",
     "RelativeBiasSteps",
     "Rope",
@@ -125,6 +130,7 @@ __all__ = [
     "cast",
     "dropout",
     "dropout_steps",
+    "eviction",
     "flash",
     "from_torch_state_dict",
     "gated_linear",

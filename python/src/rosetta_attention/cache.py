@@ -19,7 +19,7 @@ from .cache_rope import rotated
 from .cast import op
 from .checks import check_append, check_attend_held, check_padding
 from .masks import UNMASKED, Mask
-from .rope import Rope
+from .rope import Rope, rope
 from .sdpa import Steps, sdpa_steps
 
 
@@ -60,13 +60,14 @@ class Content:
     lengths: IntArray  # (B,)
     next: IntArray  # (B,), the position of each row's next token
     positions: IntArray  # (B, L)
-    arrays: Mapping[str, NDArray[Any]]  # (B, ..., L, n)
+    arrays: Mapping[str, NDArray[Any]]  # (B, ..., L, n), of weights that were given (B, Hkv, L)
 
 
 class Cache(ABC):
     """Any cache. What a token is, and so what `append` takes, is the matter of its kind."""
 
     kind: ClassVar[str]
+    slot_axis: ClassVar[int] = 2  # where the arrays of a content have their slots
     batch: int
     dtype: np.dtype[Any]
 
@@ -103,7 +104,12 @@ class Cache(ABC):
     @op
     def attend_checked(self, q: Array, **options: Any) -> Steps:
         """`attend_steps` of what is checked already."""
-        return self._attend(q, **options)
+        steps = self._attend(q, **options)
+        self._track(steps.weights)
+        return steps
+
+    def _track(self, weights: Array) -> None:  # noqa: B027  (most caches have no use for it)
+        """What an attend leaves behind, of the weights (B, Hq, Tq, L) as they were computed."""
 
     @abstractmethod
     def truncate(self, lengths: Sequence[int]) -> None:
@@ -145,6 +151,12 @@ class Cache(ABC):
     def restore(self, content: Content) -> None:
         """Holds this and nothing else. Raises CapacityExceeded."""
 
+    def entries(self, name: str, lengths: IntArray, longest: int) -> int:
+        """How long an array of a content is along `slot_axis`, for rows of these lengths, the longest of which may be
+        followed by some more.
+        """
+        return longest
+
     @abstractmethod
     def _attend(self, q: Array, **options: Any) -> Steps:
         """Attention of queries that are float32 or float64, as is all arithmetic within."""
@@ -165,12 +177,22 @@ class Cache(ABC):
 
 
 class KeyValueCache(Cache):
-    """A cache whose tokens are keys and values. rope: turns keys as they come, and queries; None = neither."""
+    """A cache whose tokens are keys and values.
+
+    rope: turns keys and queries; None = neither. rope_at: "append", the default, turns a key once, as it comes;
+    "attend" holds it as it came and turns it whenever it is attended to.
+    """
 
     num_kv_heads: int
     head_dim: int
     value_dim: int
     rope: Rope | None = None
+    rope_at: str | None = None
+
+    @property
+    def held_rope(self) -> Rope | None:
+        """The rotation that held keys have been through."""
+        return None if self.rope_at == "attend" else self.rope
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -213,7 +235,7 @@ class KeyValueCache(Cache):
         rows = []
         for b, tokens in enumerate(which):
             keys = self._before_turning(k[b : b + 1, :, tokens])  # (1, Hkv, count, D)
-            keys = rotated(keys, self.rope, following[b : b + 1])
+            keys = rotated(keys, self.held_rope, following[b : b + 1])
             rows.append({"k": keys[0], "v": v[b, :, tokens]})  # (Hkv, count, D), (Hkv, count, Dv)
         return Entry(rows, counts)
 
@@ -222,15 +244,17 @@ class KeyValueCache(Cache):
         return k
 
     def _attend_to(self, q: Array, k: Array, v: Array, mask: Mask, **options: Any) -> Steps:
-        """Attention over slots whose keys are turned already; the queries turn now. The mask is aligned."""
+        """Attention over slots. The queries turn now, and keys that are held as they came. The mask is aligned."""
         q = rotated(q, self.rope, np.asarray(mask.q_offset))  # (B, Hq, Tq, D)
         k, v = (x.astype(q.dtype, copy=False) for x in (k, v))
+        if self.rope is not None and self.held_rope is None:
+            k = rope(k, self.rope, positions=mask.kv_positions)  # (B, Hkv, L, D)
         return sdpa_steps(q, k, v, mask=mask, **options)
 
     def describe(self) -> dict[str, str]:
         """What a file says of the cache beside kind, dtype and batch."""
         sizes = {name: str(getattr(self, name)) for name in ("num_kv_heads", "head_dim", "value_dim")}
-        return sizes | {"rope": "false" if self.rope is None else "true"}
+        return sizes | {"rope": "false" if self.held_rope is None else "true"}
 
 
 def counted(T: int, lengths: IntArray | None, batch: int, padding: str) -> tuple[IntArray, list[slice]]:

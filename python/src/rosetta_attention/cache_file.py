@@ -3,7 +3,7 @@
 The file is in the format safetensors. Its metadata say what cache it was; its arrays are what `read` would give,
 with the length, the positions and the next position of every row.
 
-Letters: B batch, L longest row, n channels.
+Letters: B batch, H heads, L longest row, n channels.
 """
 
 import os
@@ -23,6 +23,7 @@ FORMAT, VERSION = "rosetta-kv-cache", "1"
 ROWS = ("lengths", "next", "positions")
 CONSECUTIVE = ("paged", "latent", "cross")  # kinds whose slots stand at 0, 1, 2, ...
 NOT_COMPARED = ("num_pages",)  # how much there is room for
+OPTIONAL = ("group", "key_groups", "track")  # absent where a cache has the default
 
 
 def save(cache: Cache, path: str | os.PathLike[str]) -> None:
@@ -49,12 +50,14 @@ def load(cache: Cache, path: str | os.PathLike[str]) -> None:
     _check_description(cache, metadata)
     _check_arrays(cache, arrays)
     lengths, following, positions = (arrays[name] for name in ROWS)
-    _check_rows(cache, lengths, following, positions)
+    _check_rows(cache, lengths.ravel(), following.ravel(), positions.reshape(lengths.size, _longest(arrays)))
+    _check_shapes(cache, arrays)
 
     # 4. restore: up to the longest row
     L = int(lengths.max(initial=0))
-    contents = {name: x[..., :L, :] for name, x in arrays.items() if name not in ROWS}  # (B, ..., L, n)
-    cache.restore(Content(lengths, following, positions[:, :L], contents))
+    before = (slice(None),) * cache.slot_axis
+    contents = {name: x[*before, :L] for name, x in arrays.items() if name not in ROWS}  # (B, ..., L, n)
+    cache.restore(Content(lengths, following, positions[..., :L], contents))
 
 
 def _description(cache: Cache) -> dict[str, str]:
@@ -71,9 +74,9 @@ def _check_description(cache: Cache, metadata: dict[str, str]) -> None:
         _good(name in metadata, name, "one", None)
     _good(metadata["dtype"] in TYPES, "dtype", " or ".join(TYPES), metadata["dtype"])
     if metadata["kind"] == cache.kind:
-        for name in expected.keys() - {"group"}:
+        for name in expected.keys() - set(OPTIONAL):
             _good(name in metadata, name, "one", None)
-    for name, value in {"group": None, **expected}.items():
+    for name, value in {**dict.fromkeys(OPTIONAL), **expected}.items():
         if name not in ("dtype", *NOT_COMPARED) and metadata.get(name) != value:
             raise InvalidConfig(f"load: {name}: expected {value} as in the cache, got {metadata.get(name)}")
     if metadata["dtype"] != expected["dtype"]:
@@ -81,17 +84,37 @@ def _check_description(cache: Cache, metadata: dict[str, str]) -> None:
 
 
 def _check_arrays(cache: Cache, arrays: dict[str, NDArray[Any]]) -> None:
-    """The names, types and shapes that this cache would write; L is the file's."""
-    own = cache.content().arrays
-    names = sorted([*ROWS, *own])
+    """The names that this cache would write, and of the rows types and shapes; L is the file's."""
+    own = cache.content()
+    names = sorted([*ROWS, *own.arrays])
     _good(sorted(arrays) == names, "arrays", names, sorted(arrays))
-    L = arrays["positions"].shape[1] if arrays["positions"].ndim == 2 else 0
-    B, whole = cache.batch, np.dtype(np.int64)
-    wanted = {"lengths": (whole, (B,)), "next": (whole, (B,)), "positions": (whole, (B, L))}
-    wanted |= {name: (x.dtype, (*x.shape[:-2], L, x.shape[-1])) for name, x in own.items()}
-    for name, (dtype, shape) in wanted.items():
-        x = arrays[name]
-        _good((x.dtype, x.shape) == (dtype, shape), name, f"{dtype} {shape}", f"{x.dtype} {x.shape}")
+    L = _longest(arrays)
+    rows, whole = (
+        own.lengths.shape,
+        np.dtype(np.int64),
+    )  # (B,), or (B, Hkv) where every head has its own slots
+    for name, shape in {"lengths": rows, "next": rows, "positions": (*rows, L)}.items():
+        _check_array(arrays, name, whole, shape)
+
+
+def _check_shapes(cache: Cache, arrays: dict[str, NDArray[Any]]) -> None:
+    """Types and shapes of what the rows hold, whose lengths are checked already."""
+    axis, L = cache.slot_axis, _longest(arrays)
+    for name, x in cache.content().arrays.items():
+        entries = cache.entries(name, arrays["lengths"], L)
+        _check_array(arrays, name, x.dtype, (*x.shape[:axis], entries, *x.shape[axis + 1 :]))
+
+
+def _check_array(
+    arrays: dict[str, NDArray[Any]], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> None:
+    x = arrays[name]
+    _good((x.dtype, x.shape) == (dtype, shape), name, f"{dtype} {shape}", f"{x.dtype} {x.shape}")
+
+
+def _longest(arrays: dict[str, NDArray[Any]]) -> int:
+    """L of a file."""
+    return arrays["positions"].shape[-1] if arrays["positions"].ndim else 0
 
 
 def _check_rows(cache: Cache, lengths: IntArray, following: IntArray, positions: IntArray) -> None:

@@ -1,6 +1,7 @@
 """Rotary positions in a cache: a key is turned when it comes, and turned further when it is shifted.
 
-Rotations add up, so a key that was turned by j and then by n stands where it would at j + n.
+Rotations add up, so a key that was turned by j and then by n stands where it would at j + n. A cache may also hold
+keys as they came, and turn all of them at every attend: more work, but a shift then moves numbers alone.
 
 Letters: B batch, H heads, T positions, D head size, R rotated channels.
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Array, IntArray
-from .cache import Entry, KeyValueCache, aligned
+from .cache import Entry, aligned
 from .cache_rope import turned
-from .checks import check_cache, check_cache_rope, check_room, check_truncate
+from .checks import check_cache, check_cache_rope, check_room, check_tracking, check_truncate
 from .evicting_cache import EvictingCache
 from .masks import UNMASKED, Mask
 from .rope import Rope
@@ -27,11 +27,13 @@ from .sdpa import Steps
 from .slots import Slots
 
 
-class KVCache(EvictingCache, KeyValueCache):
+class KVCache(EvictingCache):
     """Keys (B, Hkv, L, D) and values (B, Hkv, L, Dv) of the past. A call that raises leaves it as it was.
 
     capacity: most positions a row may hold; None = grows by doubling. value_dim: None = head_dim.
-    rope: turns keys as they come, and queries; None = they come turned, or need not be.
+    rope: turns keys and queries; None = they come turned, or need not be. rope_at: "append" (None), where a key is
+    turned as it comes, or "attend", where keys are held as they came and turned whenever they are attended to.
+    track: every attend adds to each slot the weights that it gives it.
     Raises ShapeMismatch, InvalidConfig, DtypeMismatch.
     """
 
@@ -46,19 +48,22 @@ class KVCache(EvictingCache, KeyValueCache):
         *,
         capacity: int | None = None,
         rope: Rope | None = None,
+        rope_at: str | None = None,
+        track: bool = False,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.batch, self.num_kv_heads, self.head_dim = batch, num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
-        self.capacity, self.rope = capacity, rope
+        self.capacity, self.rope, self.rope_at, self.track = capacity, rope, rope_at, track
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_cache("kv_cache", self)
         check_cache_rope("kv_cache", self)
+        check_tracking("kv_cache", track)
         parts = {
             "k": (num_kv_heads, head_dim, self.dtype),
             "v": (num_kv_heads, self.value_dim, self.dtype),
         }
-        self._slots = Slots(batch, parts, 0 if capacity is None else capacity)
+        self._slots = Slots(batch, parts | self._beside(), 0 if capacity is None else capacity)
 
     def _prepare(self, name: str, k: Array, v: Array, lengths: IntArray | None, padding: str) -> Entry:
         # 1. check: everything, before anything is changed
@@ -99,8 +104,9 @@ class KVCache(EvictingCache, KeyValueCache):
         # 8. reset: a cache of length 0, whose next position is 0
         self._slots.reset()
 
-    def _turned(self, b: int, slots: IntArray, by: int) -> dict[str, Array]:
-        return {"k": turned(self._slots.parts["k"][b : b + 1, :, slots], self.rope, by)[0]}
+    def _turn(self, moved: Sequence[IntArray], by: int) -> None:
+        for keys, which in zip(self._slots.parts["k"], moved, strict=True):
+            keys[:, which] = turned(keys[None, :, which], self.held_rope, by)[0]  # (Hkv, count, D)
 
     def keys(self) -> Array:
         """A view (B, Hkv, L, D); what lies beyond a row's length is junk."""

@@ -42,6 +42,7 @@ class LatentCache(SlotCache):
     """
 
     kind = "latent"
+    slot_axis = 1
 
     def __init__(
         self,

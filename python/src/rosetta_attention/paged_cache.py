@@ -44,15 +44,17 @@ class PagedEntry(Entry):
 class PagedCache(KeyValueCache):
     """Keys and values in the pages of a pool. A call that raises leaves both as they were.
 
-    A cache that is no longer needed is to be reset, so that its pages are free. rope: turns keys as they come,
-    and queries; None = neither.
+    A cache that is no longer needed is to be reset, so that its pages are free. rope: turns keys and queries; None =
+    neither. rope_at: as for KVCache.
     Raises ShapeMismatch, InvalidConfig.
     """
 
     kind = "paged"
 
-    def __init__(self, pool: PagePool, batch: int, *, rope: Rope | None = None) -> None:
-        self.pool, self.batch, self.rope = pool, batch, rope
+    def __init__(
+        self, pool: PagePool, batch: int, *, rope: Rope | None = None, rope_at: str | None = None
+    ) -> None:
+        self.pool, self.batch, self.rope, self.rope_at = pool, batch, rope, rope_at
         self.num_kv_heads, self.head_dim, self.value_dim = pool.num_kv_heads, pool.head_dim, pool.value_dim
         self.dtype = pool.dtype
         check_sizes("paged_cache", self, batch=0)

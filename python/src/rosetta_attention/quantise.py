@@ -58,12 +58,12 @@ def quantise(x: Array, format: str, group: int | None = None, zero_point: bool =
     check_format("quantise", format, group, zero_point)
     Call("quantise").floats(x=x)
     Call("quantise").shape(len(x.shape) >= 1, "x", "at least one axis", "rank 0")
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         x = x.astype(np.float32)
         if format not in WHOLE_FORMATS:
             return Codes(_float_codes(x, format), None, None, format, group, x.shape[-1])
-        _check_finite(x, "finite numbers for integer codes")
-        return _whole_codes(x, format, group, zero_point)
+    whole, scale, zero = integer_codes(x, format, group, zero_point)
+    return Codes(pack(whole, format), scale, zero, format, group, x.shape[-1])
 
 
 def _float_codes(x: Array, format: str) -> NDArray[Any]:
@@ -74,7 +74,14 @@ def _float_codes(x: Array, format: str) -> NDArray[Any]:
     return np.where(np.isnan(x), np.uint8(FP8_NAN), bounded.astype(FP8).view(np.uint8))
 
 
-def _whole_codes(x: Array, format: str, group: int | None, zero_point: bool) -> Codes:
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def integer_codes(
+    x: Array, format: str, group: int | None, zero_point: bool
+) -> tuple[NDArray[Any], Array, Array | None]:
+    """Codes of float32 `x` (..., n), a byte each, with the scale and zero of each group, (..., g). Raises
+    InvalidConfig.
+    """
+    check_finite(x, "finite numbers for integer codes")
     n = x.shape[-1]
     starts = np.arange(0, n, group or max(n, 1))  # (g,), where groups begin
     least, largest = (np.float32(code) for code in RANGES[format, zero_point])
@@ -84,7 +91,7 @@ def _whole_codes(x: Array, format: str, group: int | None, zero_point: bool) -> 
     if zero_point:
         zero = _by_group(np.minimum, x, starts) + np.float32(0)  # (..., g); -0 becomes 0
         scale: Array = (_by_group(np.maximum, x, starts) - zero) / largest  # (..., g)
-        _check_finite(scale, "a largest and a smallest number whose distance is finite")
+        check_finite(scale, "a largest and a smallest number whose distance is finite")
     else:
         scale = _by_group(np.maximum, np.abs(x), starts) / largest  # (..., g)
 
@@ -93,15 +100,18 @@ def _whole_codes(x: Array, format: str, group: int | None, zero_point: bool) -> 
     above = x if zero is None else x - _by_channel(zero, group, n)  # (..., n)
     steps = np.where(step == 0, np.float32(0), above / step)  # (..., n)
     whole = np.clip(np.rint(steps), least, largest)  # (..., n)
+    return whole.astype(np.uint8 if zero_point else np.int8), scale, zero
 
+
+def pack(codes: NDArray[Any], format: str) -> NDArray[Any]:
+    """Codes (..., n), a byte each, as they are kept: (..., n), for int4 (..., ceil(n / 2))."""
     # 3. pack: a byte a code, or two codes a byte with the even channel in the low half
-    codes = whole.astype(np.uint8 if zero_point else np.int8)  # (..., n)
-    if format == "int4":
-        halves = codes.view(np.uint8) & 0xF
-        low, high = halves[..., 0::2], np.zeros_like(halves[..., 0::2])
-        high[..., : n // 2] = halves[..., 1::2]
-        codes = low | (high << 4)  # (..., ceil(n / 2))
-    return Codes(codes, scale, zero, format, group, n)
+    if format != "int4":
+        return codes
+    halves = codes.astype(np.uint8) & 0xF
+    low, high = halves[..., 0::2], np.zeros_like(halves[..., 0::2])
+    high[..., : codes.shape[-1] // 2] = halves[..., 1::2]
+    return low | (high << 4)  # (..., ceil(n / 2))
 
 
 def restore(codes: Codes) -> Array:
@@ -109,17 +119,30 @@ def restore(codes: Codes) -> Array:
     n, group, x = codes.channels, codes.group, codes.codes
     if codes.scale is None:
         return (x.view(FP8) if codes.format == "fp8_e4m3" else x).astype(np.float32)
+    scale = _by_channel(codes.scale, group, n)  # (..., n)
+    zero = None if codes.zero is None else _by_channel(codes.zero, group, n)  # (..., n)
+    return restore_integers(unpack(x, codes.format, n, zero is not None), scale, zero)
+
+
+def restore_integers(codes: NDArray[Any], scale: Array, zero: Array | None) -> Array:
+    """The float32 numbers of codes (..., n), a byte each. scale, zero: broadcastable to them."""
     # 4. restore: two roundings with a zero point, no fused multiply-add
-    if codes.format == "int4":
-        pairs = np.stack([x & 0xF, x >> 4], axis=-1)  # (..., ceil(n / 2), 2)
-        both = pairs.reshape(*x.shape[:-1], 2 * x.shape[-1])[..., :n]  # (..., n)
-        x = both if codes.zero is not None else (both ^ 8).astype(np.int8) - np.int8(8)
     with np.errstate(over="ignore"):  # the largest numbers of float32 may round up to infinity
-        values: Array = x.astype(np.float32) * _by_channel(codes.scale, group, n)  # (..., n)
-        return values if codes.zero is None else values + _by_channel(codes.zero, group, n)
+        values: Array = codes.astype(np.float32) * scale  # (..., n)
+        return values if zero is None else values + zero
 
 
-def _check_finite(x: Array, expected: str) -> None:
+def unpack(codes: NDArray[Any], format: str, channels: int, zero_point: bool) -> NDArray[Any]:
+    """What `pack` was given: (..., n), a byte each."""
+    if format != "int4":
+        return codes
+    pairs = np.stack([codes & 0xF, codes >> 4], axis=-1)  # (..., ceil(n / 2), 2)
+    both = pairs.reshape(*codes.shape[:-1], 2 * codes.shape[-1])[..., :channels]  # (..., n)
+    return both if zero_point else (both ^ 8).astype(np.int8) - np.int8(8)
+
+
+def check_finite(x: Array, expected: str) -> None:
+    """Raises InvalidConfig for numbers that no integer code stands for."""
     good = bool(np.isfinite(x).all())
     Call("quantise").config(good, "x", expected, "NaN or infinity in a group")
 

@@ -18,23 +18,30 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from .arrays import Array, IntArray
-from .cache import Entry, KeyValueCache, aligned
+from .cache import Entry, aligned
 from .cache_rope import turned
 from .cast import NAMES, narrow
-from .checks import check_cache, check_cache_rope, check_format, check_room, check_truncate
+from .checks import (
+    check_cache,
+    check_cache_rope,
+    check_format,
+    check_room,
+    check_tracking,
+    check_truncate,
+)
 from .evicting_cache import EvictingCache
 from .masks import UNMASKED, Mask
 from .quantise import Codes, quantise, restore
 from .rope import Rope
 from .sdpa import Steps
-from .slots import Slots
+from .slots import TRACKED, Slots
 
 
-class QuantisedCache(EvictingCache, KeyValueCache):
+class QuantisedCache(EvictingCache):
     """Codes of keys (B, Hkv, L, D) and values (B, Hkv, L, Dv) of the past. A call that raises changes nothing.
 
     format, group, zero_point: as for quantise, group by group of head_dim and of value_dim. capacity, value_dim,
-    rope: as for KVCache. dtype: of what comes and goes.
+    rope, rope_at, track: as for KVCache. dtype: of what comes and goes.
     Raises ShapeMismatch, InvalidConfig, DtypeMismatch.
     """
 
@@ -52,21 +59,28 @@ class QuantisedCache(EvictingCache, KeyValueCache):
         zero_point: bool = False,
         capacity: int | None = None,
         rope: Rope | None = None,
+        rope_at: str | None = None,
+        track: bool = False,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.batch, self.num_kv_heads, self.head_dim = batch, num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
         self.format, self.group, self.zero_point = format, group, zero_point
-        self.capacity, self.rope = capacity, rope
+        self.capacity, self.rope, self.rope_at, self.track = capacity, rope, rope_at, track
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_cache("quantised_cache", self)
         check_cache_rope("quantised_cache", self)
+        check_tracking("quantised_cache", track)
         check_format("quantised_cache", format, group, zero_point)
-        parts: dict[str, tuple[int, int, np.dtype[Any]]] = {}
-        for name, n in (("k", head_dim), ("v", self.value_dim)):
+        parts = self._beside()
+        for name, n in self._coded().items():
             of_none = self._quantised(name, np.zeros((num_kv_heads, 0, n), np.float32))
             parts |= {part: (num_kv_heads, x.shape[2], x.dtype) for part, x in of_none.items()}
         self._slots = Slots(batch, parts, 0 if capacity is None else capacity)
+
+    def _coded(self) -> dict[str, int]:
+        """What is quantised slot by slot, with its channels."""
+        return {"k": self.head_dim, "v": self.value_dim}
 
     def _quantised(self, name: str, x: Array) -> dict[str, NDArray[Any]]:
         """The codes of `x` (Hkv, count, n), with scales and zeros where the format has them."""
@@ -113,17 +127,24 @@ class QuantisedCache(EvictingCache, KeyValueCache):
         check_truncate("truncate", lengths, self._slots.lengths.tolist())
         self._slots.truncate(lengths)
 
-    def _turned(self, b: int, slots: IntArray, by: int) -> dict[str, NDArray[Any]]:
-        if self.rope is None:
-            return {}
-        parts = {part: x[b][:, slots] for part, x in self._slots.parts.items()}  # (Hkv, count, n)
-        keys = self._before_turning(restore(self._codes("k", self.head_dim, parts)))  # (Hkv, count, D)
-        return self._quantised("k", turned(keys[None], self.rope, by)[0])
+    def _turn(self, moved: Sequence[IntArray], by: int) -> None:
+        turned_keys = []
+        for b, which in enumerate(moved):
+            parts = {part: x[b][:, which] for part, x in self._slots.parts.items()}  # (Hkv, count, n)
+            keys = self._before_turning(restore(self._codes("k", self.head_dim, parts)))  # (Hkv, count, D)
+            turned_keys.append(self._quantised("k", turned(keys[None], self.held_rope, by)[0]))
+        for b, (which, content) in enumerate(zip(moved, turned_keys, strict=True)):
+            for part, x in content.items():
+                self._slots.parts[part][b][:, which] = x
 
     def codes(self) -> tuple[Codes, Codes]:
         """Copies of the codes of keys and of values, zero beyond a row's length."""
-        held = {part: self._slots.read(part) for part in self._slots.parts}
-        return self._codes("k", self.head_dim, held), self._codes("v", self.value_dim, held)
+        arrays = self.code_arrays()
+        return self._codes("k", self.head_dim, arrays), self._codes("v", self.value_dim, arrays)
+
+    def code_arrays(self) -> dict[str, NDArray[Any]]:
+        """The same by name, as a file has them: k_codes, k_scale, k_zero and those of v, where the format has them."""
+        return {part: self._slots.read(part) for part in self._slots.parts if part != TRACKED}
 
     def read(self) -> tuple[Array, Array, IntArray]:
         """The restored numbers: keys (B, Hkv, L, D), values (B, Hkv, L, Dv), zero beyond a row's length; lengths

@@ -31,7 +31,7 @@ from .slots import Slots
 class RotatingCache(SlotCache, KeyValueCache):
     """Keys and values of the last `window` positions and the first `keep`. A call that raises leaves it as it was.
 
-    value_dim: None = head_dim. rope: turns keys as they come, and queries; None = neither.
+    value_dim: None = head_dim. rope: turns keys and queries; None = neither. rope_at: as for KVCache.
     Raises ShapeMismatch, InvalidConfig, DtypeMismatch.
     """
 
@@ -47,11 +47,12 @@ class RotatingCache(SlotCache, KeyValueCache):
         window: int,
         keep: int = 0,
         rope: Rope | None = None,
+        rope_at: str | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.batch, self.num_kv_heads, self.head_dim = batch, num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
-        self.window, self.keep, self.rope = window, keep, rope
+        self.window, self.keep, self.rope, self.rope_at = window, keep, rope, rope_at
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_sizes("rotating_cache", self, batch=0, num_kv_heads=1, head_dim=1, value_dim=0)
         check_rotating("rotating_cache", self)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .arrays import BoolArray, IntArray
 
 Part = NDArray[Any]
+TRACKED = "tracked"  # the name of the weights that a slot was given, which are no content
 
 
 class Slots:
@@ -45,7 +46,8 @@ class Slots:
     @property
     def num_bytes(self) -> int:
         """Of all slots held."""
-        slot: int = sum(x.shape[1] * x.shape[3] * x.itemsize for x in self.parts.values())
+        parts = [x for name, x in self.parts.items() if name != TRACKED]
+        slot: int = sum(x.shape[1] * x.shape[3] * x.itemsize for x in parts)
         return int(self.lengths.sum()) * slot
 
     def held(self, name: str) -> Part:
@@ -76,11 +78,12 @@ class Slots:
         self.parts = parts
 
     def write(self, rows: Sequence[Mapping[str, Part]]) -> None:
-        """(H, count, n) under each name, behind what the row holds. It exists after `advance`."""
+        """(H, count, n) under each name, and 0 under others, behind what the row holds. It exists after `advance`."""
         for b, content in enumerate(rows):
             start = self.lengths[b]
-            for name, x in content.items():
-                self.parts[name][b, :, start : start + x.shape[1]] = x
+            end = start + max(x.shape[1] for x in content.values())
+            for name, part in self.parts.items():
+                part[b, :, start:end] = content.get(name, 0)
 
     def advance(self, counts: IntArray) -> None:
         """So many slots more in each row, at the positions from `next` on."""

@@ -56,7 +56,7 @@ def _check_want(want: list[str] | None, kind: Kind, steps: list[dict[str, Any]])
     """Every wanted name is one that some step writes."""
     codes = [f"{name}_{part}" for name in ("k", "v") for part in ("codes", "scale", "zero")]
     parts = {
-        "read": [*kind.contents, "lengths", "positions", *codes],
+        "read": [*kind.contents, "lengths", "positions", "tracked", *codes, "k_tail"],
         "stats": ["positions", "bytes", "pages"],
     }
     offered = [step.get(field) for step in steps if step["do"].endswith("attend") for field in ("out", "lse")]

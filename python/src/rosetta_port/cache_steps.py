@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .cache_kinds import Kind
+from .cache_policy import policy_object
 from .config import named_tensor, step_options
 from .errors import InvalidConfig, InvalidRequest
 from .library import Library
@@ -129,17 +130,29 @@ def _reset(script: Script, step: Step) -> Written:
 
 def _read(script: Script, step: Step) -> Written:
     cache, out = script.cache(step), _name(step, "out")
-    codes, positions = (_flag(step, name) for name in ("codes", "positions"))
+    codes, positions, tracked = (_flag(step, name) for name in ("codes", "positions", "tracked"))
     if codes and not hasattr(cache, "codes"):
         raise InvalidConfig("codes: expected a quantised cache")
+    if tracked and not getattr(cache, "track", False):
+        raise InvalidConfig("tracked: expected a cache that tracks")
     written = dict(zip((*script.kind.contents, "lengths"), cache.read(), strict=True))
     if positions:
         written["positions"] = cache.slot_positions()
+    if tracked:
+        written["tracked"] = cache.tracked()
     if codes:
-        for name, of_name in zip(("k", "v"), cache.codes(), strict=True):
-            parts = {"codes": of_name.codes, "scale": of_name.scale, "zero": of_name.zero}
-            written |= {f"{name}_{part}": x for part, x in parts.items() if x is not None}
+        written |= _codes(cache)
     return {f"{out}.{name}": x for name, x in written.items()}
+
+
+def _codes(cache: Any) -> Written:
+    """k_codes, k_scale, k_zero and those of v, where the format has them; in groups of tokens also k_tail."""
+    if hasattr(cache, "code_arrays"):
+        return dict(cache.code_arrays())
+    parts: Written = {}
+    for name, codes in zip(("k", "v"), cache.codes(), strict=True):
+        parts |= {f"{name}_{part}": getattr(codes, part) for part in ("codes", "scale", "zero")}
+    return {name: x for name, x in parts.items() if x is not None}
 
 
 def _reorder(script: Script, step: Step) -> Written:
@@ -161,7 +174,17 @@ def _drop(script: Script, step: Step) -> Written:
 
 
 def _evict(script: Script, step: Step) -> Written:
-    script.cache(step).evict(_integers(step, "positions"))
+    cache = script.cache(step)
+    if step.get("policy") is None:
+        cache.evict(_integers(step, "positions"))
+        return {}
+    if step.get("positions") is not None:
+        raise InvalidConfig("evict: expected positions or a policy, got both")
+    policy = policy_object(script.library, step["policy"], script.tensors)
+    if hasattr(policy, "q"):
+        script.take_type({"do": "evict", **step["policy"]}, "q")
+        cache = script.cache(step)
+    cache.evict_by(policy)
     return {}
 
 
@@ -200,10 +223,9 @@ def _load(script: Script, step: Step) -> Written:
 
 def _stats(script: Script, step: Step) -> Written:
     stats, out = script.cache(step).stats(), _name(step, "out")
-    written = {f"{out}.positions": stats.positions, f"{out}.bytes": np.array([stats.num_bytes], np.int64)}
-    if stats.pages is not None:
-        written[f"{out}.pages"] = np.array(stats.pages, np.int64)
-    return written
+    counts = {"bytes": [stats.num_bytes]} | ({} if stats.pages is None else {"pages": list(stats.pages)})
+    arrays = {name: script.library.from_numpy(np.array(n, np.int64)) for name, n in counts.items()}
+    return {f"{out}.{name}": x for name, x in ({"positions": stats.positions} | arrays).items()}
 
 
 STEPS = {

@@ -40,6 +40,9 @@ CACHES = {
     "KVCache.reorder": ["reorder"],
     "KVCache.fork": ["fork", "drop"],
     "KVCache.evict": ["evict"],
+    "KVCache.evict_by": ["evict_window", "evict_heavy_hitters", "evict_snapkv", "evict_key_norm"],
+    "KVCache.tracked": ["track", "tracked"],
+    "KVCache.held_rope": ["rope_at"],
     "KVCache.shift": ["shift"],
     "KVCache.stats": ["stats"],
     "save": ["save"],
@@ -50,6 +53,8 @@ CACHES = {
         *("quantised", "f16", "bf16", "int8", "int4", "fp8_e4m3"),
         *("zero_point", "group", "codes"),
     ],
+    "KiviCache": ["key_groups"],
+    "PerHeadCache": ["per_head", "budget_list"],
     "LatentCache": ["latent"],
     "CrossCache": ["cross"],
 }
@@ -167,4 +172,4 @@ def _has(api: Any, path: str) -> bool:
         if not hasattr(api, name):
             return False
         api = getattr(api, name)
-    return callable(api)
+    return callable(api) or isinstance(api, property)

@@ -43,6 +43,7 @@ from .cache_kinds import (
     check_decode,
     check_evict,
     check_format,
+    check_key_groups,
     check_latent_append,
     check_padding,
     check_pages,
@@ -53,6 +54,7 @@ from .cache_kinds import (
     check_tokens,
 )
 from .call import FARTHEST, Call, dtype_name, is_integer, is_number
+from .eviction import check_policy, check_tracked, check_tracking
 from .latent import check_mla
 from .linear import check_gated_linear, check_linear
 from .other import check_merge, check_scoring, check_structured, check_varlen
@@ -82,6 +84,7 @@ __all__ = [
     "check_feed_forward",
     "check_format",
     "check_gated_linear",
+    "check_key_groups",
     "check_latent_append",
     "check_linear",
     "check_mask",
@@ -96,6 +99,7 @@ __all__ = [
     "check_padding",
     "check_pages",
     "check_pattern",
+    "check_policy",
     "check_relative_bias",
     "check_reorder",
     "check_rollback",
@@ -111,6 +115,8 @@ __all__ = [
     "check_sparse",
     "check_structured",
     "check_tokens",
+    "check_tracked",
+    "check_tracking",
     "check_transformer",
     "check_truncate",
     "check_varlen",

@@ -24,8 +24,11 @@ class Outline(NamedTuple):
 
 def check_cache_rope(name: str, cache: Any) -> None:
     """A rotation that does not depend on the length of a text, since keys that are held are never turned anew."""
+    call = Call(name)
+    if cache.rope_at is not None:
+        call.config(cache.rope is not None, "rope_at", "None without rope", cache.rope_at)
+        call.one_of("rope_at", cache.rope_at, ("append", "attend"))
     if cache.rope is not None:
-        call = Call(name)
         shape = (cache.batch, cache.num_kv_heads, 0, cache.head_dim)
         check_rope(name, cache.rope, shape, dtype_name(cache))
         call.config(cache.rope.offset == 0, "offset", "0 in a cache", cache.rope.offset)
@@ -126,6 +129,13 @@ def check_format(name: str, kind: Any, group: Any, zero_point: Any) -> None:
     call.boolean("zero_point", zero_point)
     expected = f"False with {kind}"
     call.config(not zero_point or kind in WHOLE_FORMATS, "zero_point", expected, zero_point)
+
+
+def check_key_groups(name: str, kind: Any, key_groups: Any) -> None:
+    """How many tokens a group of keys has, in a format that is checked already."""
+    call = Call(name)
+    call.one_of("format", kind, WHOLE_FORMATS)
+    call.integer("key_groups", key_groups, 1)
 
 
 def check_latent_append(name: str, latent: Any, rope_key: Any, lengths: Any, cache: Any) -> None:
