@@ -25,6 +25,8 @@ FOLDER = Path(__file__).parent / "liars"
 # A liar that hangs is waited for this long, and one that keeps dying is given up soon.
 TIMEOUTS = Timeouts(start=60, run=1.5)
 MAX_RESTARTS = 3
+# Two honest ones, and the liars of test_metamorphic and of test_fuzz_caches.
+ELSEWHERE = {"honest", "machine_port", "noisy", "cache_rows"}
 OTHERS = 5  # every so many cases are asked whatever their flags,
 MOST_OTHERS = 25  # or so many of a large suite
 
@@ -170,6 +172,31 @@ LIARS = [
             ("cache_lives positions", "save/gaps", "SavedState"),
             ("cache_lives still", "shift/by-hand", "ShiftTurns"),
             ("cache_lives latent", "latent/by-hand/scale", "LatentParts"),
+            ("cache_policies last", "policy/ties/key_norm", "EvictionTies"),
+            ("cache_policies nan", "policy/key_norm/poison-2", "NanScore"),
+            ("cache_policies sinks", "policy/window/by-hand", "ProtectedSlots"),
+            ("cache_policies recent", "policy/key_norm/sinks-recent", "ProtectedSlots"),
+            ("cache_policies pool", "policy/snapkv/pool/three-sink", "PooledScores"),
+            ("cache_policies largest", "policy/key_norm/by-hand", "SmallKeysStay"),
+            ("cache_policies pairs", "policy/key_norm/order/channels", "SumOrder"),
+            ("cache_policies ahead", "policy/snapkv/causal", "ObservedWeights"),
+            ("cache_policies together", "per_head/by-hand/own", "HeadBudgets"),
+            ("cache_policies first", "per_head/by-hand/list", "HeadBudgets"),
+            ("cache_policies mean", "per_head/by-hand/dropped", "HeadBudgets"),
+            ("cache_policies stay", "track/by-hand", "TrackedWeights"),
+            ("cache_policies rows", "track/moves/contiguous", "TrackedWeights"),
+            ("cache_policies newest", "policy/heavy_hitters/all-attends", "TrackedWeights"),
+            ("cache_groups token", "key_groups/by-hand/outlier", "KeyGroups"),
+            ("cache_groups eager", "key_groups/by-hand/tail", "GroupTail"),
+            ("cache_groups stale", "key_groups/by-hand/cut", "KeyGroups"),
+            ("cache_bugs square", "by-hand/second-chunk", "ChunkedPrefill"),
+            ("cache_bugs windowless", "by-hand/window", "WindowBoundary"),
+            ("cache_bugs base", "by-hand/lse", "LseNatural"),
+            ("cache_bugs forgets", "by-hand/rollback", "Rollback"),
+            ("cache_bugs keeps", "by-hand/rollback", "Rollback"),
+            ("cache_bugs logical", "rotating/truncate/beyond", "RingWrap"),
+            ("cache_bugs column", "by-hand/layout", "AxisOrder"),
+            ("cache_groups slot", "rope-at/by-hand/gap", "RopeAtAttend"),
         )
     ),
     Liar(
@@ -263,8 +290,17 @@ def test_the_honest_control_passes_everything(op: str) -> None:
     assert len(results) == sum("f32" in case.files for case in cases_of(suites_of(op)).values())
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_machine_of_the_caches_passes_every_script_as_a_port(dtype: str) -> None:
+    cases = cases_of(suites_of("kv_cache")).values()
+    scripts = {case.id for case in cases if case.error is None and dtype in case.files}
+    results = [r for r in ask("machine_port", suites_of("kv_cache"), dtype) if r.case in scripts]
+    assert {r.case for r in results} == scripts
+    assert [r for r in results if r.judgement.outcome != "pass"] == []
+
+
 def test_every_liar_is_tried() -> None:
-    scripts = {path.stem for path in FOLDER.glob("*.py")} - {"honest", "noisy"}  # noisy: test_metamorphic
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - ELSEWHERE
     assert scripts == {liar.script.split()[0] for liar in LIARS}
 
 

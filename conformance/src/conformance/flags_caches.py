@@ -83,4 +83,64 @@ CACHE_NOTES: dict[str, Note] = {
         "generation goes on from another state",
         None,
     ),
+    "ProtectedSlots": Note(
+        "sinks or recent slots that are ranked with the others, or are added to the budget",
+        "the first tokens go, and with them the fluency; or the cache grows beyond its budget",
+        None,
+    ),
+    "TrackedWeights": Note(
+        "weights that stay behind when slots move, begin again with every attend, or count hidden slots",
+        "a heavy hitter is taken for another slot, and goes",
+        None,
+    ),
+    "ObservedWeights": Note(
+        "observing queries at other positions, without causality, or tracked as if they had attended",
+        "slots are kept that later queries do not look at",
+        None,
+    ),
+    "PooledScores": Note(
+        "a pool that reaches into sinks and recent slots, or that sees one neighbour too many",
+        "neighbours of a sink stay because of it",
+        None,
+    ),
+    "SmallKeysStay": Note(
+        "the largest keys kept where the smallest have the attention",
+        "what is attended to goes first",
+        None,
+    ),
+    "SumOrder": Note(
+        "squares added up in pairs, exactly, or fused",
+        "languages keep different slots of the same cache",
+        None,
+    ),
+    "EvictionTies": Note(
+        "a sort that is not stable, or that keeps the last of equal slots",
+        "languages keep different slots of the same cache",
+        None,
+    ),
+    "NanScore": Note(
+        "NaN above every number, or a comparison with NaN that leaves the order to chance",
+        "one broken slot stays for ever, and drives out the others",
+        None,
+    ),
+    "HeadBudgets": Note(
+        "one choice or one budget for all heads; a head without slots that is given the mean of its values, or NaN",
+        "heads read slots that others chose; a dropped head adds noise",
+        None,
+    ),
+    "RopeAtAttend": Note(
+        "keys rotated by their slot and not by their position, or rotated although they were held rotated",
+        "after an eviction every distance is wrong",
+        None,
+    ),
+    "KeyGroups": Note(
+        "keys quantised by token, or a scale that stays when the tokens of its group have changed",
+        "one outlier channel takes the precision of all others",
+        None,
+    ),
+    "GroupTail": Note(
+        "a tail that is quantised before its group is full, or not at all when it is",
+        "the codes depend on how the cache was fed",
+        None,
+    ),
 }

@@ -269,16 +269,18 @@ def _step_codes(expected: list[str], got: Any) -> str:
 def output_dtype(case: Case, dtype: str, name: str) -> str:
     """The type of a float output: the case's, but f32 for a log-sum-exp beside halves, and for a cast its target.
 
-    What a cache has rounded has the type of its format, and f32 scales.
+    What a cache has rounded has the type of its format, and f32 scales and tails. What it has tracked is f64.
     """
     if case.op == "cast":
         return str(case.config["to"])
     steps = case.config.get("steps") or ()
     if any(step.get("codes") and name.startswith(f"{step['out']}.") for step in steps):
-        if name.endswith(("_scale", "_zero")):
+        if name.endswith(("_scale", "_zero", "_tail")):
             return "f32"
         if name.endswith("_codes") and case.config["format"] in HALVES:
             return str(case.config["format"])
+    if any(step.get("tracked") and name == f"{step['out']}.tracked" for step in steps):
+        return "f64"
     lse = name == "lse" or any(step.get("lse") == name for step in steps)
     return "f32" if lse and dtype in HALVES else dtype
 

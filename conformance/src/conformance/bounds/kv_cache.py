@@ -1,7 +1,6 @@
 """The bounds of a cache script: each attend is an sdpa over what is held, and a read has no error at all.
 
-Only rotated keys are uncertain. Where they are rounded to a format after that, a value near the middle of two codes
-may become either; all others come out the same but for their scale.
+Only rotated keys are uncertain (cache_keys), and what was tracked: a sum of weights.
 """
 
 from collections.abc import Sequence
@@ -9,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..oracle.cache_attend import Attend
-from ..oracle.cache_state import LATENT, Sizes, Slot, Stored
+from ..oracle.cache_attend import Attend, by_kv_head, gather
+from ..oracle.cache_read import Written
+from ..oracle.cache_state import Sizes, Slot
 from ..oracle.kv_cache import events
-from ..oracle.quantise import LEVELS, LEVELS_FROM_ZERO, Format, quantise
-from ..tensors import HALVES
+from ..oracle.per_head import join_heads
+from ..tensors import Tensors
 from .arithmetic import Arithmetic, Bounded
 from .attention import propagate_sdpa
-from .half import round_to_half
+from .cache_keys import Keys
 from .rope import propagate_rope
 
-Tensors = dict[str, np.ndarray]
-F32 = Arithmetic.of("f32")
+F64 = Arithmetic.of("f64")
 
 
 def bound_kv_cache(
@@ -28,104 +27,74 @@ def bound_kv_cache(
 ) -> Tensors:
     """The op kv_cache, for the steps that must be ok."""
     sizes, bounds = Sizes.of(config), Tensors()
-    keys = _Keys(arithmetic, sizes, dtype)
-    for event in events(config, inputs, steps):
-        step = event.step
-        if not isinstance(event, Attend):
+    held = Held(arithmetic, sizes, dtype)
+    for _, event in events(config, inputs, steps):
+        if isinstance(event, Attend):
+            errors = held.attend(event)
+            bounds[event.step["out"]] = join_heads(sizes, errors["output"].error)
+            if event.step.get("lse"):
+                bounds[event.step["lse"]] = join_heads(sizes, errors["lse"].error)
+        elif isinstance(event, Written):
             bounds |= {name: np.zeros(x.shape) for name, x in event.tensors.items()}
-            if sizes.rope is not None and event.rows is not None:
-                bounds[f"{step['out']}.k"] = keys.gather(event.rows)
-            continue
-        q, k, v = (arithmetic.exact(event.inputs[name]) for name in ("q", "k", "v"))
-        if sizes.rope is not None:
-            given = arithmetic.exact(event.q.astype(np.float64))
-            q = propagate_rope(arithmetic, sizes.rope, {"positions": event.positions}, given)
-            k = Bounded(k.value, keys.gather(event.rows))
-        errors = propagate_sdpa(arithmetic, event.config, event.inputs, q, k, v)
-        bounds[step["out"]] = errors["output"].error
-        if step.get("lse"):
-            bounds[step["lse"]] = errors["lse"].error
+            if event.rows is not None and sizes.rotates:
+                bounds[f"{event.step['out']}.k"] = join_heads(sizes, held.keys.gather(event.rows))
+            if event.rows is not None and event.step.get("tracked"):
+                bounds[f"{event.step['out']}.tracked"] = join_heads(sizes, held.gather_tracked(event.rows))
     return bounds
 
 
-class _Keys:
-    """The errors of rotated keys, each derived once: a slot never changes."""
+class Held:
+    """The errors of what a cache holds, each derived once: a slot never changes, nor does an attend."""
 
     def __init__(self, arithmetic: Arithmetic, sizes: Sizes, dtype: str) -> None:
-        self._arithmetic = F32 if sizes.form is not None else arithmetic
-        self._sizes, self._dtype = sizes, dtype
-        self._known: dict[Stored, np.ndarray] = {}
+        self.keys = Keys(arithmetic, sizes, dtype)
+        self._arithmetic, self._sizes = arithmetic, sizes
+        self._attends: dict[Attend, dict[str, Bounded]] = {}
 
-    def gather(self, rows: list[list[Slot]]) -> np.ndarray:
-        """(B, Hkv, L, D), zero beyond each row's length."""
-        assert self._sizes.kind != LATENT
-        heads, n = self._sizes.parts["k"]
-        errors = np.zeros((len(rows), heads, max((len(row) for row in rows), default=0), n))
+    def attend(self, event: Attend) -> dict[str, Bounded]:
+        """Every step of the sdpa that it amounts to."""
+        if event not in self._attends:
+            self._attends[event] = self._propagate(event)
+        return self._attends[event]
+
+    def _propagate(self, event: Attend) -> dict[str, Bounded]:
+        q, k, v = (self._arithmetic.exact(event.inputs[name]) for name in ("q", "k", "v"))
+        sizes = self._sizes
+        if sizes.rope is not None:
+            given = self._arithmetic.exact(event.q.astype(np.float64))
+            q = propagate_rope(self._arithmetic, sizes.rope, {"positions": event.positions}, given)
+        if sizes.rotates:
+            k = Bounded(k.value, self.keys.gather(event.rows))
+        elif sizes.rope is not None:
+            places = {"positions": positions_of(event.rows)}
+            came = self._arithmetic.exact(gather(sizes, event.rows)["k"])
+            k = propagate_rope(self._arithmetic, sizes.rope, places, came)
+        return propagate_sdpa(self._arithmetic, event.config, event.inputs, q, k, v)
+
+    def tracked(self, reads: Sequence[tuple[Attend, int, int]]) -> Bounded:
+        """(Hkv,): the sum of all weights of a slot, rounded in float64 once for each, in any order."""
+        heads = self._sizes.parts["k"][0]
+        value, error, count = np.zeros(heads), np.zeros(heads), 0
+        for event, b, s in reads:
+            weights = self.attend(event)["weights"]
+            w, e = (by_kv_head(x, heads)[b, ..., s] for x in weights)  # (Hkv, G, Tq)
+            count += w[0].size + 1
+            value, error = value + w.sum(axis=(1, 2)), error + e.sum(axis=(1, 2))
+        return Bounded(value, error + F64.gamma(count) * (value + error))
+
+    def gather_tracked(self, rows: list[list[Slot]]) -> np.ndarray:
+        """(B, Hkv, L), zero beyond each row's length."""
+        heads = self._sizes.parts["k"][0]
+        errors = np.zeros((len(rows), heads, max(map(len, rows), default=0)))
         for b, row in enumerate(rows):
             for s, slot in enumerate(row):
-                errors[b, :, s] = self.error(slot.parts["k"])
+                errors[b, :, s] = self.tracked(slot.reads).error
         return errors
 
-    def error(self, key: Stored) -> np.ndarray:
-        """(Hkv, D): how far a stored key may be from the oracle's."""
-        if key not in self._known:
-            self._known[key] = self._derive(key)
-        return self._known[key]
 
-    def _derive(self, key: Stored) -> np.ndarray:
-        if isinstance(key.source, Stored):
-            source = Bounded(key.source.value, self.error(key.source))
-        else:
-            source = self._arithmetic.exact(key.source.astype(np.float64))
-        if key.turn is None:
-            return np.zeros(source.value.shape)
-        places = {"positions": np.array([[key.turn]])}
-        one = Bounded(*(x[None, :, None, :] for x in source))
-        turned = propagate_rope(self._arithmetic, self._sizes.rope or {}, places, one)
-        value, error = turned.value[0, :, 0], turned.error[0, :, 0]
-        if self._sizes.form is not None:
-            rounded = error + F32.u * (np.abs(value) + error)  # what f64 has computed, in f32
-            return _round_uncertain(self._sizes.form, value, rounded)
-        return round_to_half(error, value, self._dtype) if self._dtype in HALVES else error
-
-
-def _round_uncertain(form: Format, value: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """How far the rounded value of anything within `error` of `value` may be from that of `value` itself."""
-    if form.scaled:
-        return _round_in_groups(form, value, error)
-    # Rounding is monotone: the ends of the interval say what is between.
-    ends = [
-        np.nextafter((value + sign * error).astype(np.float32), np.float32(sign * np.inf)) for sign in (-1, 1)
-    ]
-    low, exact, high = (
-        quantise(x, form).value.astype(np.float64) for x in (ends[0], value.astype(np.float32), ends[1])
-    )
-    return np.asarray(np.maximum(high - exact, exact - low))
-
-
-def _round_in_groups(form: Format, value: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """A code is what it is unless its ratio is near the middle of two; the scale and the zero always err."""
-    total = np.zeros(value.shape)
-    for channels in form.groups(value.shape[-1]):
-        x, e = value[:, channels], error[:, channels]
-        worst = e.max(axis=-1, keepdims=True)
-        low, low_error = np.zeros_like(worst), np.zeros_like(worst)
-        span, levels = np.abs(x).max(axis=-1, keepdims=True), LEVELS[form.name]
-        if form.zero_point:
-            low, low_error = x.min(axis=-1, keepdims=True), worst
-            span, levels = x.max(axis=-1, keepdims=True) - low, LEVELS_FROM_ZERO[form.name]
-        scale = span / levels
-        scale_error = (worst + low_error) / levels + F32.gamma(2) * scale + F32.tiny
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(scale > 0, np.abs(x - low) / scale, 0)
-            ratio_error = (e + low_error + ratio * scale_error) / np.maximum(
-                scale - scale_error, 0
-            ) + F32.gamma(4) * ratio
-            ratio_error = np.nan_to_num(ratio_error, nan=0.0, posinf=levels)  # of a group of zeros
-            unsure = ~(np.abs(ratio % 1 - 0.5) > ratio_error)
-        code = np.rint(ratio)
-        settled = code * scale_error + low_error + F32.gamma(3) * (code * scale + np.abs(low)) + F32.tiny
-        # Two ratios that far apart round to codes that are so many apart, at most.
-        apart = np.where(unsure, np.floor(np.minimum(ratio_error, levels)) + 1, 0)
-        total[:, channels] = settled + apart * (scale + scale_error)
-    return total
+def positions_of(rows: list[list[Slot]]) -> np.ndarray:
+    """int64 (B, L): where the slots stand, 0 beyond each row's length."""
+    positions = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
+    for b, row in enumerate(rows):
+        positions[b, : len(row)] = [slot.position for slot in row]
+    return positions

@@ -7,7 +7,8 @@ import numpy as np
 from .draft import Draft
 from .script import Script
 
-WITH_CAPACITY = ("contiguous", "quantised")
+WITH_CAPACITY = ("contiguous", "quantised", "per_head")
+OF_THE_KIND = ("group", "zero_point", "key_groups", "rope", "rope_at", "track")
 
 
 class CacheScript(Script):
@@ -18,11 +19,12 @@ class CacheScript(Script):
         self.kind = kind
         self.forks: list[str] = []
         self.replayed = True
+        self.usual: tuple[str, ...] = ("f32", "f64")
 
     @property
     def exact_keys(self) -> bool:
         """Whether what is read comes out to the bit: what was rotated does not."""
-        return self.kind.get("rope") is None
+        return self.kind.get("rope") is None or self.kind.get("rope_at") == "attend"
 
     def append_attend(self, T: int, Tq: int = 1, *, code: str = "ok", **options: Any) -> Self:
         """Both at once: lengths, padding, tokens, k and v are the append's, all other options the attend's."""
@@ -36,11 +38,13 @@ class CacheScript(Script):
         self.steps.append(append | attend | {"do": "append_attend"})
         return self
 
-    def read(self, *, codes: bool = False, positions: bool = False, **options: Any) -> Self:
-        """What is held, bit for bit where it was not rotated; with codes, scales and zeros, and positions."""
+    def read(
+        self, *, codes: bool = False, positions: bool = False, tracked: bool = False, **options: Any
+    ) -> Self:
+        """What is held, bit for bit where it was not rotated; with codes, scales and zeros, positions, weights."""
         name = f"read{sum(step['do'] == 'read' for step in self.steps)}"
         self.exact += [f"{name}.{part}" for part in self._read_parts(codes)]
-        asked = {"codes": codes, "positions": positions}
+        asked = {"codes": codes, "positions": positions, "tracked": tracked}
         flags = {flag: True for flag, given in asked.items() if given}
         return self._step({"do": "read", "out": name} | flags | options, "ok")
 
@@ -71,6 +75,12 @@ class CacheScript(Script):
         """Every row forgets these positions."""
         return self._step({"do": "evict", "positions": list(positions)} | options, code)
 
+    def evict_by(self, type: str, budget: Any, code: str = "ok", cache: str = "", **fields: Any) -> Self:
+        """Every row keeps what the policy chooses; an array among its fields becomes a tensor that it names."""
+        policy = {"type": type, "budget": budget} | self._name_tensors(fields)
+        step = {"do": "evict", "policy": policy} | ({"cache": cache} if cache else {})
+        return self._step(step, code)
+
     def shift(self, by: Any, start: Any, code: str = "ok", **options: Any) -> Self:
         """Positions from `start` on move."""
         return self._step({"do": "shift", "by": by, "from": start} | options, code)
@@ -83,13 +93,19 @@ class CacheScript(Script):
         """From a file of the script's own name unless given."""
         return self._step({"do": "load", "file": file or self._file()} | options, code)
 
+    def once(self) -> Self:
+        """Without the replay, and in f32 unless told otherwise, which keeps the files of a long script small."""
+        self.replayed, self.usual = False, ("f32",)
+        return self
+
     def on(self, cache: str) -> Self:
         """The step before this one is about that cache."""
         self.steps[-1]["cache"] = cache
         return self
 
-    def draft(self, note: str, *flags: str, dtypes: tuple[str, ...] = ("f32", "f64")) -> Draft:
+    def draft(self, note: str, *flags: str, dtypes: tuple[str, ...] | None = None) -> Draft:
         """The script and, where `main` is still there, its replay after a reset, as a case."""
+        dtypes = self.usual if dtypes is None else dtypes
         script, codes, exact = list(self.steps), list(self.codes), list(self.exact)
         for fork in [*self.forks]:
             self.drop(fork)
@@ -108,6 +124,8 @@ class CacheScript(Script):
             parts.append(f"{part}_codes")
             if str(self.kind.get("format")).startswith("int"):
                 parts += [f"{part}_scale"] + ([f"{part}_zero"] if self.kind.get("zero_point") else [])
+        if codes and self.kind.get("key_groups") is not None:
+            parts.append("k_tail")
         return parts
 
     def sizes(self) -> dict[str, Any]:
@@ -191,11 +209,17 @@ def contiguous(name: str, **options: Any) -> CacheScript:
     return CacheScript(name, {"kind": "contiguous"} | kind, **sizes)
 
 
+def per_head(name: str, **options: Any) -> CacheScript:
+    """A cache of which every KV head holds slots of its own."""
+    kind, sizes = _split(options)
+    return CacheScript(name, {"kind": "per_head"} | kind, **sizes)
+
+
+FEW: dict[str, Any] = {"batch": 2, "Dv": 2}  # for long scripts
 ONE: dict[str, Any] = {"batch": 1, "Hq": 1, "Hkv": 1, "D": 1, "Dv": 1}  # for scripts that are read by eye
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What configures the kind, and the sizes."""
-    names = ("group", "zero_point", "rope")
-    kind = {name: x for name, x in options.items() if name in names}
-    return kind, {name: x for name, x in options.items() if name not in names}
+    kind = {name: x for name, x in options.items() if name in OF_THE_KIND}
+    return kind, {name: x for name, x in options.items() if name not in OF_THE_KIND}

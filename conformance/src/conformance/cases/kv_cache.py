@@ -45,6 +45,18 @@ def _by_hand() -> Iterator[Draft]:
     yield (
         stale.attend_uniform().read().draft("after a reset only 5 is there: 5, not 1.25 or 6.5", "StaleReset")
     )
+    whole = tiny("by-hand/lse").append(2, k=np.log([1.0, 3]).reshape(1, 1, 2, 1), v=np.ones((1, 1, 2, 1)))
+    yield whole.attend(1, q=np.ones((1, 1, 1, 1)), scale=1).draft(
+        "scores 0 and ln 3: an lse of ln 4, 1.386294; in base 2 it is 2", "ByHand", "LseNatural"
+    )
+    square = Script("by-hand/layout", batch=2, Hq=2, Hkv=2, D=2, Dv=2)
+    counted = np.arange(16.0).reshape(2, 2, 2, 2)
+    square.append(2, k=counted / 16, v=counted).attend_uniform(2, causal=True).append(1).read()
+    yield square.draft(
+        "values 0, 1, 2, … in row-major order, all sizes equal: out begins 0, 1, then 1, 2",
+        "ByHand",
+        "AxisOrder",
+    )
     zero = tiny("by-hand/empty").attend_uniform(2).read()
     yield zero.draft("an empty cache: output 0, lse -inf, nothing to read", "EmptyKeys", "FullyMaskedRow")
     window = tiny("by-hand/window")

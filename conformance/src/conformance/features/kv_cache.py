@@ -3,32 +3,33 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from ..oracle.cache_state import EVICTING, WITH_CAPACITY
+from .arguments import Config, Tensors
 from .attention import attention_features, attention_flops
 
-Tensors = Mapping[str, np.ndarray]
 Step = Mapping[str, Any]
-GROWING = ("contiguous", "quantised", "latent")
 ATTENDING = ("attend", "append_attend")
 APPENDING = ("append", "append_attend")
 
 
-def cache_features(config: Mapping[str, Any], inputs: Tensors) -> set[str]:
+def cache_features(config: Config, inputs: Tensors) -> set[str]:
     """The kind and what it is configured with, the steps, and the conditions of every attend."""
     kind = config.get("kind") or "contiguous"
-    found = {kind} | ({"grow"} if kind in GROWING and config.get("capacity") is None else set())
+    found = {kind} | ({"grow"} if kind in WITH_CAPACITY and config.get("capacity") is None else set())
     if config.get("value_dim") not in (None, config.get("head_dim")):
         found.add("value_dim")
-    found |= {name for name in ("rope", "group") if config.get(name) is not None}
+    found |= {name for name in ("rope", "rope_at", "group") if config.get(name) is not None}
     if kind == "quantised":
         found |= {config.get("format"), *(["zero_point"] if config.get("zero_point") else [])} - {None}
+        found |= {"key_groups"} if config.get("key_groups") is not None else set()
+    if kind in EVICTING and config.get("track"):
+        found.add("track")
     for step in config["steps"]:
         found |= _step_features(config, step, inputs)
     return found
 
 
-def _step_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> set[str]:
+def _step_features(config: Config, step: Step, inputs: Tensors) -> set[str]:
     found = {step["do"]}
     if step["do"] in APPENDING:
         found |= {"append_lengths"} if step.get("lengths") else set()
@@ -37,11 +38,15 @@ def _step_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> se
     if step["do"] in ATTENDING:
         found |= _attend_features(config, step, inputs)
     if step["do"] == "read":
-        found |= {name for name in ("codes", "positions") if step.get(name)}
+        found |= {name for name in ("codes", "positions", "tracked") if step.get(name)}
+    policy = step.get("policy")
+    if step["do"] == "evict" and isinstance(policy, Mapping):
+        found |= {f"evict_{policy['type']}"} if isinstance(policy.get("type"), str) else set()
+        found |= {"budget_list"} if isinstance(policy.get("budget"), list) else set()
     return found
 
 
-def _attend_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> set[str]:
+def _attend_features(config: Config, step: Step, inputs: Tensors) -> set[str]:
     found = {"attend_lse"} if step.get("lse") else set()
     named = {name: step[name] for name in ("mask", "bias") if step.get(name)}
     found |= attention_features({**step, "q_offset": None}, {}, named)
@@ -55,7 +60,7 @@ def _attend_features(config: Mapping[str, Any], step: Step, inputs: Tensors) -> 
     return found
 
 
-def cache_flops(config: Mapping[str, Any], inputs: Tensors, codes: Sequence[str] | None) -> int:
+def cache_flops(config: Config, inputs: Tensors, codes: Sequence[str] | None) -> int:
     """Of every attend that is ok, over all that was ever appended to the cache of its name."""
     held: dict[str, int] = {}
     flops = 0

@@ -1,13 +1,14 @@
 """What an attend over a cache amounts to: an sdpa whose mask says which slot each query sees, slot by slot."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..tensors import Tensors
 from .cache_state import LATENT, ROTATING, Cache, Sizes, Slot, turned
-
-Tensors = dict[str, np.ndarray]
+from .sdpa import answer_sdpa
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,23 @@ class Attend:
     rows: list[list[Slot]]
     q: np.ndarray
     positions: np.ndarray
+
+    @cached_property
+    def answer(self) -> Tensors:
+        """What sdpa makes of it."""
+        return answer_sdpa(self.config, self.inputs)
+
+    @cached_property
+    def given(self) -> np.ndarray:
+        """(B, Hkv, L): the weights that each slot is given, by all queries of all heads that read its head."""
+        weights = by_kv_head(self.answer["weights"], self.inputs["k"].shape[1])
+        return np.asarray(weights.sum(axis=(2, 3)))
+
+
+def by_kv_head(weights: np.ndarray, heads: int) -> np.ndarray:
+    """(B, Hq, Tq, L) as (B, Hkv, G, Tq, L)."""
+    B, Hq, Tq, L = weights.shape
+    return weights.reshape(B, heads, Hq // heads, Tq, L)
 
 
 def read_attend(sizes: Sizes, cache: Cache, step: dict[str, Any], inputs: Tensors, q: np.ndarray) -> Attend:
@@ -42,7 +60,8 @@ def read_attend(sizes: Sizes, cache: Cache, step: dict[str, Any], inputs: Tensor
         k = np.concatenate([blocks["latent"], blocks["rope_key"]], axis=-1)
         arguments = {"q": wide, "k": k, "v": blocks["latent"]}
     else:
-        arguments = {"q": wide, "k": blocks["k"], "v": blocks["v"]}
+        k = attended_keys(sizes, cache.rows) if sizes.rotates_late else blocks["k"]
+        arguments = {"q": wide, "k": k, "v": blocks["v"]}
     L = arguments["k"].shape[2]
     shown = np.zeros((B, Hq, Tq, L), bool)
     for b, i in np.ndindex(B, Tq):
@@ -65,6 +84,15 @@ def sees(sizes: Sizes, step: dict[str, Any], p: int, j: int) -> bool:
     if step.get("causal") and j > p:
         return False
     return (left is None or j >= p - left) and (right is None or j <= p + right)
+
+
+def attended_keys(sizes: Sizes, rows: list[list[Slot]]) -> np.ndarray:
+    """(B, Hkv, L, D): keys that are held as they came, each rotated at its position."""
+    keys = gather(sizes, rows)["k"]
+    for b, row in enumerate(rows):
+        for s, slot in enumerate(row):
+            keys[b, :, s] = turned(sizes.rope or {}, keys[b, :, s], slot.position)
+    return keys
 
 
 def gather(sizes: Sizes, rows: list[list[Slot]]) -> Tensors:

@@ -1,13 +1,13 @@
 """Which code a step of a cache script must give, for what can be said from its fields and tensors alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..tensors import Tensors
 from .cache_state import CROSS, LATENT, PAGED, Cache, Sizes
 from .quantise import Format
-
-Tensors = dict[str, np.ndarray]
 
 FLOATS = ("float16", "float32", "float64", "bfloat16")
 OK, REQUEST, CONFIG = "ok", "invalid_request", "invalid_config"
@@ -76,8 +76,11 @@ def check_append(sizes: Sizes, cache: Cache, step: dict[str, Any], inputs: Tenso
             all(len(row) + n <= sizes.capacity for row, n in zip(cache.rows, lengths, strict=True)), CAPACITY
         )
     if sizes.form is not None and sizes.form.scaled:
-        for x in given.values():
-            need(all(has_scale(x[b, :, part], sizes.form) for b, part in enumerate(counted)), CONFIG)
+        for name, x in given.items():
+            # The range of a group of tokens is known only when the group is full.
+            grouped = name == "k" and sizes.key_groups is not None
+            form = replace(sizes.form, zero_point=False) if grouped else sizes.form
+            need(all(has_scale(x[b, :, part], form) for b, part in enumerate(counted)), CONFIG)
     return counted
 
 
@@ -87,7 +90,6 @@ def check_attend(sizes: Sizes, cache: Cache, step: dict[str, Any], inputs: Tenso
     heads = next(iter(sizes.parts.values()))[0]
     n = sum(width for _, width in sizes.parts.values()) if sizes.kind == LATENT else sizes.parts["k"][1]
     need(q.ndim == 4 and (q.shape[0], q.shape[3]) == (sizes.batch, n) and q.shape[1] % heads == 0, SHAPE)
-    need(q.shape[1] > 0, SHAPE)
     need(q.dtype.name in FLOATS and q.dtype == (cache.dtype or q.dtype), DTYPE)
     if sizes.kind == CROSS:
         need(not step.get("causal") and step.get("window") is None, CONFIG)
@@ -96,7 +98,7 @@ def check_attend(sizes: Sizes, cache: Cache, step: dict[str, Any], inputs: Tenso
         if step.get(name) is not None:
             given = tensor(inputs, step, name)
             need(given.dtype.kind in kinds and (name == "mask" or given.dtype == q.dtype), DTYPE)
-            need(_broadcasts(given.shape, (*q.shape[:3], slots)), SHAPE)
+            need(broadcasts(given.shape, (*q.shape[:3], slots)), SHAPE)
     if step.get("softcap") is not None:
         need(step["softcap"] > 0 and np.isfinite(step["softcap"]), CONFIG)
     for side in step.get("window") or ():
@@ -115,8 +117,9 @@ def check_index(sizes: Sizes, step: dict[str, Any]) -> list[int]:
     """The old row of each new one."""
     need(isinstance(step.get("index"), list), REQUEST)
     index = [whole(b) for b in step["index"]]
-    need(len(index) == sizes.batch, SHAPE)
-    need(all(0 <= b < sizes.batch for b in index), CONFIG)
+    batch = sizes.batch // sizes.split
+    need(len(index) == batch, SHAPE)
+    need(all(0 <= b < batch for b in index), CONFIG)
     return index
 
 
@@ -147,7 +150,8 @@ def has_scale(x: np.ndarray, form: Format) -> bool:
     return bool(np.isfinite(narrow).all() and all(np.isfinite(span).all() for span in ranges))
 
 
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of this shape may stand for one of the target's."""
     try:
         return np.broadcast_shapes(shape, target) == target
     except ValueError:

@@ -66,10 +66,12 @@ def quantise(x: np.ndarray, form: Format) -> Codes:
         rounded = np.clip(x, np.float32(-FP8_LARGEST), np.float32(FP8_LARGEST)).astype(FP8)
         codes = np.where(np.isnan(x), np.uint8(FP8_NAN), rounded.view(np.uint8))
         return Codes(codes, none, none, codes.view(FP8).astype(np.float32))
-    return _quantise_in_groups(x, form)
+    codes, scale, zero, value = quantise_in_groups(x, form)
+    return Codes(pack(codes, form), scale, zero if form.zero_point else zero[:, :0], value)
 
 
-def _quantise_in_groups(x: np.ndarray, form: Format) -> Codes:
+def quantise_in_groups(x: np.ndarray, form: Format) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Codes (H, n), not packed; scale and zero (H, groups), zero 0 where there is none; the values (H, n)."""
     H, n = x.shape
     groups = form.groups(n)
     codes, value = np.zeros((H, n), np.int64), np.zeros((H, n), np.float32)
@@ -89,12 +91,13 @@ def _quantise_in_groups(x: np.ndarray, form: Format) -> Codes:
             if form.zero_point:
                 value[h, channels] = value[h, channels] + low
             scale[h, g], zero[h, g] = step, low
-    packed = pack(codes) if form.name == "int4" else codes.astype(form.codes_dtype())
-    return Codes(packed, scale, zero if form.zero_point else zero[:, :0], value)
+    return codes, scale, zero, value
 
 
-def pack(codes: np.ndarray) -> np.ndarray:
-    """Two codes a byte, the even channel in the low four bits, in two's complement."""
+def pack(codes: np.ndarray, form: Format) -> np.ndarray:
+    """As they are stored: int4 two a byte, the even channel in the low four bits, in two's complement."""
+    if form.name != "int4":
+        return codes.astype(form.codes_dtype())
     H, n = codes.shape
     packed = np.zeros((H, -(-n // 2)), np.uint8)
     for channel in range(n):
