@@ -18,7 +18,7 @@ SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolc
 N ?= 2000
 SEED ?= 0
 PEERS := onnxruntime,onnxruntime-web,tfjs
-.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory bench compare site fmt lint clean
+.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory decode bench compare site fmt lint clean
 
 help: ## list the targets
 	@echo "make TARGET [PORTS=python,torch,rust,typescript,julia] [OPS=softmax,sdpa,mha,kv_cache]"
@@ -53,6 +53,10 @@ fuzz: ## N=2000 random questions to every port, SEED=0 for a new seed; a disagre
 memory: ## measure how the memory of plain and tiled attention grows with the length
 	$(SET_UP) run
 	@$(CONFORMANCE) memory $(PORT_FLAGS)
+
+decode: ## measure what a KV cache saves (many minutes; `conformance decode --quick`: seconds), and draw the page
+	$(SET_UP) run
+	@$(CONFORMANCE) decode $(PORT_FLAGS) && $(CONFORMANCE) site
 
 bench: ## time the ports against each other
 	$(SET_UP) run

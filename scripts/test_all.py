@@ -28,9 +28,11 @@ from test_counts import Counts
 PROCESSES: set[subprocess.Popen] = set()  # those of the sections that run now
 SKIPS = ROOT / "conformance/known_failures/skips.toml"
 PORTS = ("python", "torch", "rust", "typescript", "julia")
-FUZZED = "2000"  # random questions; always the same ones, so that what fails here fails again
+# Random questions, and random traces of caches; always the same ones, so that what fails here fails again.
+FUZZED, TRACED = "2000", "1000"
+CACHES = "kv_cache"
 SIDE_BY_SIDE = 2
-LONG = ("harness", "julia", "conformance", "fuzz")
+LONG = ("harness", "julia", "conformance", "fuzz", "fuzz caches")
 # A section that takes longer hangs, and is ended.
 SECTION_SECONDS = 1500
 
@@ -115,6 +117,10 @@ def sections(ports: list[str], ops: str) -> list[Section]:
         ),
         Section("fuzz", [conformance, "fuzz", "--count", FUZZED, "--seed", "1", *narrow]),
     ]
+    if not ops or CACHES in [name.strip() for name in ops.split(",")]:
+        traces = [conformance, "fuzz", "--count", TRACED, "--seed", "2", "--ops", CACHES]
+        folder = ["--out", relative(LOGS / "fuzz-caches")]  # the other campaign empties its own
+        found.append(Section("fuzz caches", [*traces, *folder, *narrow[: 2 if ports else 0]]))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import io
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from synthetic import BENCH_CASES, PORTS, minilm, suites, write_bench, write_rep
 from conformance import compare
 from conformance.bench_file import read_bench
 from conformance.compare import Findings, show
+from conformance.kv_bytes import KvBytesFooter, run_kv_bytes
 from conformance.outcome import Judgement, Result
 from conformance.page_minilm import write_minilm
 from conformance.report import PortRecord
@@ -66,13 +68,16 @@ def run_compare(monkeypatch: pytest.MonkeyPatch, folder: Path, **parts: bool) ->
     monkeypatch.setattr(compare, "load_suites", lambda ops, include_bench: [])
     monkeypatch.setattr(compare, "run_conformance", lambda *_: report.footer)
     monkeypatch.setattr(compare, "run_bench", lambda *_: bench)
+    told = run_kv_bytes([], folder / "kv-bytes.jsonl", tokens=2)
+    told = replace(told, footer=KvBytesFooter([] if parts["told"] else ["p: none"]))
+    monkeypatch.setattr(compare, "run_kv_bytes", lambda *_: told)
     out = io.StringIO()
     status = compare.compare([], [], site=folder, console=Console(file=out, width=100))
     return status, out.getvalue()
 
 
 def test_when_all_is_well_the_last_line_is_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    status, text = run_compare(monkeypatch, tmp_path, judged=True, timed=True)
+    status, text = run_compare(monkeypatch, tmp_path, judged=True, told=True, timed=True)
     assert status == 0
     assert text.splitlines()[-1].endswith(str(tmp_path / "index.html"))
     assert (tmp_path / "index.html").exists()
@@ -80,11 +85,13 @@ def test_when_all_is_well_the_last_line_is_the_page(monkeypatch: pytest.MonkeyPa
     assert text.count("all 12 embeddings equal") == len(PORTS)
 
 
-@pytest.mark.parametrize(("part", "said"), [("judged", "conformance: 2"), ("timed", "speed: too")])
+@pytest.mark.parametrize(
+    ("part", "said"), [("judged", "conformance: 2"), ("told", "kv-bytes: p: none"), ("timed", "speed: too")]
+)
 def test_one_wrong_part_is_said_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str, said: str
 ) -> None:
-    parts = {"judged": True, "timed": True} | {part: False}
+    parts = {"judged": True, "told": True, "timed": True} | {part: False}
     status, text = run_compare(monkeypatch, tmp_path, **parts)
     assert status == 1
     assert f"wrong: {said}" in text

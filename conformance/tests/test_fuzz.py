@@ -98,6 +98,12 @@ def test_the_command_says_seed_and_count(tmp_path: Path) -> None:
     assert "0 disagreements" in said.getvalue()
     assert run_fuzz([port("lse_log2")], ["softmax"], 200, SEED, tmp_path / "out", console) == 1
     assert "conformance run --cases" in said.getvalue()
+    (tmp_path / "out/mine-1").mkdir()
+    (tmp_path / "out/mine-1/manifest.json").touch()
+    assert run_fuzz([port("honest")], ["gelu"], 20, SEED, tmp_path / "out", console) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [
+        "mine-1"
+    ]  # what it found is gone, no more
     with pytest.raises(UsageError, match="sdpb"):
         run_fuzz([port("honest")], ["sdpb"], 20, SEED, tmp_path / "out", console)
 

@@ -197,10 +197,21 @@ def test_ops_have_every_step_of_every_language_that_is_there(site: Path) -> None
         assert all(name in page.text for name in steps)
 
 
+def test_comparisons_mark_what_differs_in_every_language(site: Path, pages: dict[Path, Page]) -> None:
+    text = (site / "compare/kv_cache-rotating_cache.html").read_text()
+    for key in ("python", "rust", "typescript", "julia"):
+        assert f"compare-{key}" in text
+    assert "line own" in text
+    assert "compare/kv_cache-rotating_cache.html" in pages[(site / "index.html").resolve()].links
+    assert "../compare/kv_cache-rotating_cache.html" in pages[(site / "op/kv_cache.html").resolve()].links
+
+
 def test_without_reports_the_sections_say_how_to_make_them(tmp_path: Path) -> None:
     text = Page(draw(tmp_path, [])).text
     assert "make conform" in text
     assert "make bench" in text
+    assert "make decode" in text
+    assert "conformance kv-bytes" in text
 
 
 @pytest.mark.parametrize("broken", ["report.jsonl", "bench.jsonl", "minilm.jsonl"])

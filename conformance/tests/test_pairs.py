@@ -5,6 +5,7 @@ import sys
 import pytest
 from test_liars import FOLDER, TIMEOUTS
 
+from conformance.bounds.eviction import find_undecided
 from conformance.outcome import Result
 from conformance.pairs import check_pairs, list_relays, scripts
 from conformance.ports import Port
@@ -56,6 +57,15 @@ def test_every_script_changes_hands_between_a_save_and_a_load(
         assert relay.first.want
         assert not set(relay.first.want) & set(relay.second.want)
         assert {*relay.first.want, *relay.second.want} == set(relay.expected)
+
+
+def test_no_relay_hangs_on_a_rounding(tmp_path_factory: pytest.TempPathFactory) -> None:
+    kinds = set()
+    for relay in list_relays(["f32", "bf16"], tmp_path_factory.mktemp("relays")):
+        config = relay.case.config
+        assert find_undecided(config, relay.inputs, relay.case.steps, relay.dtype) == [], relay.case.id
+        kinds |= {config["kind"], *(f for f in ("track", "rope_at", "key_groups") if config.get(f))}
+    assert {"per_head", "track", "rope_at", "key_groups"} < kinds
 
 
 def test_a_port_without_caches_is_not_asked() -> None:

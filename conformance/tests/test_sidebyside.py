@@ -8,6 +8,7 @@ from rich.console import Console
 
 from conformance.errors import UsageError
 from conformance.sidebyside import LANGUAGES, check, choose_languages, choose_ops, columns, cut
+from conformance.sidebyside_compare import COMPARED, align, compare_modules
 from conformance.sidebyside_text import main
 from conformance.steps import GROUPS, STEPS
 
@@ -184,3 +185,56 @@ def test_every_language_has_every_step() -> None:
 
 def test_every_module_is_in_one_group() -> None:
     assert sorted(op for ops in GROUPS.values() for op in ops) == sorted(STEPS)
+
+
+def test_steps_of_two_modules_are_aligned_by_name() -> None:
+    assert align(("a", "x", "b"), ("a", "y", "z", "b", "c")) == [
+        ("a", "a"), ("x", "y"), (None, "z"), ("b", "b"), (None, "c"),
+    ]  # fmt: skip
+
+
+def write_two(root: Path) -> None:
+    """kv_cache and rotating_cache in Python, with the same text but where the names say so."""
+    folder = root / "python/src/rosetta_attention"
+    folder.mkdir(parents=True)
+    for op in ("kv_cache", "rotating_cache"):
+        lines = []
+        for number, name in enumerate(STEPS[op], 1):
+            lines += [f"# {number}. {name}: of {op}", f"{name} = 1  # a remark in {op}"]
+        lines += ["only_here = 2"] if op == "rotating_cache" else []
+        (folder / f"{op}.py").write_text("\n".join(lines) + "\n")
+
+
+def test_lines_that_differ_are_found_and_remarks_do_not_count(tmp_path: Path) -> None:
+    write_two(tmp_path)
+    (found,) = compare_modules("kv_cache", "rotating_cache", root=tmp_path)
+    differing = [pair for pair in found.pairs if not pair.same]
+    assert [pair.name for pair in differing] == ["grow | forget", "read"]
+    assert differing[1].right is not None
+    assert differing[1].right.own == (False, True)
+    assert differing[1].left is not None
+    assert differing[1].left.own == (False,)
+
+
+def test_a_comparison_in_the_terminal(tmp_path: Path) -> None:
+    write_two(tmp_path)
+    said = io.StringIO()
+    console = Console(file=said, width=120)
+    assert main(compare="kv_cache,rotating_cache", root=tmp_path, console=console) == 0
+    text = said.getvalue()
+    assert "▌ only_here = 2" in text
+    assert "check  the same in both" in text
+    assert main(compare="mla,mla_absorbed", root=tmp_path, console=console) == 1
+
+
+@pytest.mark.parametrize("names", ["kv_cache", "kv_cache,kv_cache", "a,b,c", "kv_cache,rotating_cash"])
+def test_two_modules_must_be_named(names: str) -> None:
+    with pytest.raises(UsageError, match=r"expected two ops|no op with numbered steps is called"):
+        main(compare=names)
+
+
+def test_the_registered_comparisons_are_of_modules_that_every_language_has() -> None:
+    for left, right in COMPARED:
+        if {left, right} <= set(STEPS):
+            keys = [found.language.key for found in compare_modules(left, right)]
+            assert keys == ["python", "rust", "typescript", "julia"], (left, right)

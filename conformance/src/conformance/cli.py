@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from .caches_command import decode, kv_bytes
 from .errors import UsageError
 from .kv_cost_command import kv_cost
 
@@ -235,6 +236,8 @@ def memory(ports: PortsOption = "") -> None:
 
 
 app.command("kv-cost")(kv_cost)
+app.command("kv-bytes")(kv_bytes)
+app.command()(decode)
 
 
 @app.command()
@@ -307,6 +310,9 @@ def site(ports: PortsOption = "", ops: OpsOption = "") -> None:
 def sidebyside(
     ops: OpsOption = "",
     langs: Annotated[str, typer.Option(metavar="A,B", help="Only these languages.")] = "",
+    compare: Annotated[
+        str, typer.Option(metavar="A,B", help="How two ops differ, in each language by itself.")
+    ] = "",
     check: Annotated[
         bool, typer.Option("--check", help="Only say which steps are missing or misnumbered.")
     ] = False,
@@ -316,11 +322,12 @@ def sidebyside(
     Examples:
 
     * `conformance sidebyside --ops sdpa --langs python,julia`
+    * `conformance sidebyside --compare kv_cache,rotating_cache --langs rust`
     * `conformance sidebyside --check`
     """
     from .sidebyside_text import main as show
 
-    raise typer.Exit(show(ops, langs, check_only=check))
+    raise typer.Exit(show(ops, langs, compare=compare, check_only=check))
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`make compare`: everything, one after the other, and the table at the end.
 
-Fixtures, then every port over every case and the sentences, then a quick benchmark, then the pages.
+Fixtures, then every port over every case and the sentences, then what a cached token takes, then a quick benchmark,
+then the pages.
 What goes wrong in one part does not stop the next: all is said at the end, and the exit status tells.
 """
 
@@ -20,6 +21,8 @@ from .bench_rounds import QUICK
 from .conform import run_conformance
 from .errors import UsageError
 from .fixtures import FixtureError, LoadedSuite, load_suites
+from .kv_bytes import run_kv_bytes
+from .kv_bytes_text import show_kv_bytes
 from .minilm.table import similarity_table
 from .page import SITE, draw_site
 from .page_minilm import read_minilm
@@ -80,6 +83,13 @@ def compare(
         _show_sentences(site, console)
     else:
         console.print("left out: it needs mha", style="dim")
+    _begin(console, "what a token takes in each kind of cache")
+    if not ops or "kv_cache" in ops:
+        told = run_kv_bytes(ports, site / "kv-bytes.jsonl")
+        show_kv_bytes(told, console)
+        found.wrong += [f"kv-bytes: {shorten(problem)}" for problem in told.footer.problems]
+    else:
+        console.print("left out: it needs kv_cache", style="dim")
     _begin(console, "speed")
     _time(with_reference(ports, known), suites, described, site, console, found)
     page = draw_site(site)

@@ -12,9 +12,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from . import cases
 from .bench_file import read_bench
 from .case import Case, Suite, read_suite
+from .decode import read_decode
+from .decode_counts import WAYS
 from .errors import UsageError
 from .fixtures import CACHE, FixtureError, load_suite
+from .kv_bytes import read_kv_bytes
+from .page_caches import WIDTH as PANEL_WIDTH
+from .page_caches import view_bytes, view_decode
 from .page_code import group_pages, op_pages
+from .page_compare import comparison_pages
 from .page_minilm import read_minilm, view_minilm
 from .page_onnx import view_onnx
 from .page_results import STEP_OF, CaseView, Results, view_results
@@ -26,8 +32,8 @@ from .tally import shorten, show_cosine, show_ns, show_ratio, show_share
 
 TEMPLATES = Path(__file__).parent / "site"
 SITE = ROOT / "site"
-STYLES = ("style.css", "style_speed.css", "style_code.css")
-DRAWN = ("case", "suite", "op")  # folders that hold nothing but pages
+STYLES = ("style.css", "style_speed.css", "style_code.css", "style_caches.css")
+DRAWN = ("case", "suite", "op", "compare")  # folders that hold nothing but pages
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -96,22 +102,34 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
     onnx = view_onnx([*([results.report] if results else []), *peers])
     speed = view_speed(read_bench(file), suites) if (file := site / "bench.jsonl").exists() else None
     minilm = view_minilm(read_minilm(file)) if (file := site / "minilm.jsonl").exists() else None
+    decode = view_decode(read_decode(file)) if (file := site / "decode.jsonl").exists() else None
+    kv_bytes = view_bytes(read_kv_bytes(file)) if (file := site / "kv-bytes.jsonl").exists() else None
     pages = op_pages()
     groups = group_pages(pages)
+    comparisons = comparison_pages()
     writer = Writer(site)
     writer.clear()
     writer.assets()
     for page in pages:
-        writer.page("op.html.j2", f"op/{page.op}.html", page=page, groups=groups)
+        writer.page("op.html.j2", f"op/{page.op}.html", page=page, groups=groups, comparisons=comparisons)
+    for comparison in comparisons:
+        writer.page("compare.html.j2", comparison.path, page=comparison, comparisons=comparisons)
     if results is not None:
         _draw_results(writer, results)
     beside = [f"speed: {shorten(problem)}" for problem in (speed.bench.footer.problems if speed else [])]
+    for what, found in (("decode", decode and decode.decoding), ("kv-bytes", kv_bytes and kv_bytes.found)):
+        beside += [f"{what}: {shorten(problem)}" for problem in (found.footer.problems if found else [])]
     values = {
         "results": results,
         "speed": speed,
         "minilm": minilm,
         "onnx": onnx,
+        "decode": decode,
+        "kv_bytes": kv_bytes,
+        "ways": WAYS,
+        "panel_width": PANEL_WIDTH,
         "groups": groups,
+        "comparisons": comparisons,
         "beside": beside,
     }
     writer.page("index.html.j2", "index.html", **values)

@@ -15,10 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from .case import Case, Files
-from .cases.cache_script import CacheScript, LatentScript, contiguous, cross, paged, quantised, rotating
+from .cases.cache_script import (
+    CacheScript,
+    LatentScript,
+    contiguous,
+    cross,
+    paged,
+    per_head,
+    quantised,
+    rotating,
+)
 from .features import features
 from .judge import judge_answer
 from .oracle import answer as oracle_answer
+from .oracle.cache_state import EVICTING
 from .oracle.kv_cache import predict_codes
 from .outcome import Judgement, Result
 from .questions import Narrowing, find_unclaimed
@@ -73,8 +83,15 @@ def scripts() -> Iterator[CacheScript]:
     """A script of each kind, up to its save."""
     yield contiguous("contiguous").append(5, [5, 2]).evict(1, 4)
     yield contiguous("contiguous-rope", D=4, rope=ROPE).append(5, [5, 3]).evict(0).shift(-1, 1)
+    yield contiguous("contiguous-rope-late", D=4, rope=ROPE, rope_at="attend").append(5, [5, 3]).shift(2, 1)
+    yield contiguous("contiguous-track", track=True).append(5, [5, 2]).attend(2, causal=True).evict(1)
+    yield per_head("per-head").append(5, [5, 3]).evict_by("key_norm", [4, 2])
+    yield per_head("per-head-rope", D=4, rope=ROPE).append(5, [5, 4]).evict_by("window", [3, 0])
+    late = per_head("per-head-track", D=4, rope=ROPE, rope_at="attend", track=True)
+    yield late.append(5, [5, 4]).attend(2, causal=True).evict_by("window", [2, 4], sinks=1)
     yield rotating("rotating", 3, 1).append(6, [6, 2]).append(2, [1, 2])
     yield rotating("rotating-rope", 3, 1, D=4, rope=ROPE).append(7, [7, 1])
+    yield rotating("rotating-rope-late", 3, 1, D=4, rope=ROPE, rope_at="attend").append(7, [7, 1])
     yield paged("paged", 3, 12).append(5, [5, 2]).fork("b").append(1).drop("b")
     yield paged("paged-rope", 3, 12, D=4, rope=ROPE).append(5, [5, 2])
     for name in ("f16", "bf16", "int8", "int4", "fp8_e4m3"):
@@ -83,6 +100,12 @@ def scripts() -> Iterator[CacheScript]:
     yield quantised("int8-zero", "int8", D=5, zero_point=True).append(4, [4, 2])
     yield quantised("int4-zero-group", "int4", D=5, zero_point=True, group=3).append(4, [4, 2])
     yield quantised("int8-rope", "int8", D=4, rope=ROPE).append(4, [4, 2])
+    for name in ("int8", "int4"):
+        yield quantised(f"{name}-keys", name, D=5, key_groups=2).append(5, [5, 2])
+    yield quantised("int4-keys-zero", "int4", D=5, key_groups=3, zero_point=True).append(7, [7, 4]).evict(1)
+    yield quantised("int8-keys-rope", "int8", D=4, key_groups=2, rope=ROPE).append(5, [5, 2])
+    both = quantised("int8-keys-track", "int8", D=4, key_groups=2, rope=ROPE, rope_at="attend", track=True)
+    yield both.append(5, [5, 3]).attend(2, causal=True)
     yield LatentScript("latent").append(4, [4, 2])
     yield LatentScript("latent-capacity", capacity=7).append(4, [4, 2])
     yield cross("cross").append(4, [4, 2])
@@ -92,11 +115,16 @@ def list_relays(dtypes: Sequence[str], folder: Path) -> Iterator[Relay]:
     """Every script in every type, its inputs as files in the folder."""
     for script in scripts():
         kind, before = script.kind["kind"], len(script.steps) + 1
-        script.attend(1).save().load().read(positions=True).attend(2, q_offset=3)
+        tracked = bool(script.kind.get("track"))
+        script.attend(1).save().load().read(positions=True, tracked=tracked).attend(2, q_offset=3)
         if kind != "cross":
-            script.append(2, [2, 1]).attend(2, causal=True).append(1).truncate(6, 2)
+            script.append(2, [2, 1]).attend(2, causal=True).append(1)
+        if kind not in ("cross", "per_head"):
+            script.truncate(6, 2)
+        if kind in EVICTING:
+            script.evict_by("heavy_hitters" if tracked else "key_norm", 4, sinks=1)
         with_codes = kind == "quantised" and script.exact_keys
-        script.reorder(1, 0).attend(1).read(positions=True, codes=with_codes).stats()
+        script.reorder(1, 0).attend(1).read(positions=True, codes=with_codes, tracked=tracked).stats()
         draft = script.draft("")
         steps = 1 + next(n for n, step in enumerate(script.steps) if step["do"] == "stats")  # no replay
         config = draft.config | {"steps": draft.config["steps"][:steps]}

@@ -19,7 +19,9 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     kind: `port` is one of the project's own texts; a `peer` is another library under the same protocol.
     ops: those that it is meant to have, where it is not all. lacks: by op, the features that it is not meant to have.
-    What needs more than is meant is not asked unless it is claimed, and not missed.
+    What needs more than is meant is not asked unless it is claimed, and not missed. decode: the program of
+    docs/decode.md, where there is one. fixed_order: the readable text adds up in the order of the slots, so that a
+    sequence in chunks gives the bits of the whole (docs/semantics.md).
     """
 
     name: str
@@ -31,6 +33,8 @@ class Port(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     homepage: str = ""
     ops: list[str] | None = None
     lacks: dict[str, list[str]] = {}
+    decode: list[str] = []
+    fixed_order: bool = False
 
 
 def read_port(path: Path) -> Port:

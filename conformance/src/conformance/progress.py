@@ -10,7 +10,7 @@ BAD_STYLE = "red"
 
 
 class Bars:
-    """A bar for each name. Safe to use from threads. Without a terminal, a line when a bar is full."""
+    """A bar for each name. Safe to use from threads; nothing to see without a terminal."""
 
     def __init__(self, console: Console, totals: dict[str, int]) -> None:
         self._console = console
@@ -53,6 +53,11 @@ class Bars:
             if self._progress is not None:
                 shown = f"{self._bad[name]} bad" if self._bad[name] else ""
                 self._progress.update(self._tasks[name], advance=1, bad=shown)
+
+    def say_plain(self, line: str) -> None:
+        """The line where there are no bars to look at."""
+        if self._progress is None:
+            self.say(line)
 
     def say(self, line: str) -> None:
         """A plain line, above the bars where there are any."""

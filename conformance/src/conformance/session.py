@@ -7,7 +7,7 @@ goes unsaid.
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,17 @@ class Timeouts:
 
 
 PATIENCE = Timeouts()
+
+
+def port_command(command: Sequence[str], root: Path = ROOT) -> list[str]:
+    """A command of a port file as it is started: a path is relative to the root, a bare name is looked up."""
+    first = str(root / command[0]) if "/" in command[0] else command[0]
+    return [first, *command[1:]]
+
+
+def port_environment(port: Port, threads: int) -> dict[str, str]:
+    """What the processes of a port see: ours, every pool set to that many threads, and what its file adds."""
+    return dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, str(threads)) | port.env
 
 
 class Session:
@@ -224,12 +235,9 @@ class Session:
         return answer
 
     def _launch(self) -> None:
-        threads = dict.fromkeys(THREAD_VARIABLES, str(self.threads))
-        command = list(self.port.command)
-        if "/" in command[0]:
-            command[0] = str(self.root / command[0])
+        command = port_command(self.port.command, self.root)
         try:
-            self._process = LineProcess(command, os.environ | threads | self.port.env, self.root)
+            self._process = LineProcess(command, port_environment(self.port, self.threads), self.root)
         except OSError as error:
             raise PortCrash(f"{self.port.command[0]}: {error.strerror}") from None
         self._answered = "start"

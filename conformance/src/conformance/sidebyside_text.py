@@ -11,9 +11,11 @@ from rich.text import Text
 
 from .repository import ROOT
 from .sidebyside import LANGUAGES, Column, check, choose_languages, choose_ops, columns
+from .sidebyside_compare import Comparison, Side, choose_modules, compare_modules
 from .steps import STEPS
 
 GAP = 3  # columns of white space between two texts
+MARK = "▌ "  # before a line that the other text does not have
 THEME = "ansi_dark"  # the terminal's own colours, so that it reads on any background
 
 
@@ -21,15 +23,23 @@ def main(
     ops: str = "",
     langs: str = "",
     *,
+    compare: str = "",
     check_only: bool = False,
     root: Path = ROOT,
     console: Console | None = None,
 ) -> int:
     """Prints the ops of a comma list, or with `check_only` no more than what is wrong with the sources.
 
-    The value is the exit status: 1 when something is wrong. Raises UsageError for a name that is not known.
+    compare: instead, how the two ops of this list differ. The value is the exit status: 1 when something is wrong.
+    Raises UsageError for a name that is not known.
     """
     console = console or Console()
+    if compare:
+        left, right = choose_modules(compare)
+        comparisons = compare_modules(left, right, choose_languages(langs), root)
+        for comparison in comparisons:
+            show_comparison(comparison, console)
+        return 0 if comparisons else 1
     chosen, languages = choose_ops(ops), choose_languages(langs)
     problems = check(chosen, languages, root)
     if not check_only:
@@ -98,3 +108,34 @@ def _cell(column: Column, number: int) -> Group:
         padding=0,
     )
     return Group(head, Text(excerpt.text, style="italic cyan"), code)
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Two modules in one language, step beside step; what is the same in both is said in a word."""
+    left, right = comparison.left, comparison.right
+    title = Text.assemble((comparison.language.title, "bold"), f"  {left.path} | {right.path}")
+    console.print(Rule(title, align="left", style="cyan"))
+    half = (console.width - GAP) // 2
+    for pair in comparison.pairs:
+        if pair.same:
+            console.print(Text.assemble((pair.name, "bold"), "  the same in both"))
+            continue
+        console.print(Text(pair.name, "bold"))
+        grid = Table.grid(padding=(0, GAP, 0, 0))
+        for _ in range(2):
+            grid.add_column(min_width=half, max_width=half, overflow="fold")
+        grid.add_row(*[_marked(side, comparison.language.lexer) for side in (pair.left, pair.right)])
+        console.print(grid)
+    console.print()
+
+
+def _marked(side: Side | None, lexer: str) -> Text:
+    """The code of a step, a mark before each line of its own."""
+    if side is None:
+        return Text("nothing here", "dim")
+    code = Syntax(side.excerpt.code, lexer, theme=THEME, background_color="default")
+    lines = code.highlight(side.excerpt.code).split("\n", allow_blank=True)
+    marked = Text()
+    for line, own in zip(lines, side.own, strict=False):
+        marked.append(MARK if own else " " * len(MARK), "yellow").append_text(line).append("\n")
+    return marked

@@ -5,6 +5,7 @@ folder that `conformance run --cases` asks again.
 """
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
 from rich.console import Console
 
+from ..bounds.eviction import find_undecided
 from ..case import Case, Suite, encode_suite
 from ..cases.draft import Draft
 from ..explain import describe_difference
@@ -26,6 +28,7 @@ from ..features import features
 from ..fixtures import LoadedSuite
 from ..known_failures import BAD
 from ..metamorphic import RELATIONS, Relation, check_relation
+from ..oracle.kv_cache import predict_codes
 from ..outcome import Result
 from ..ports import Port
 from ..progress import Bars
@@ -36,16 +39,19 @@ from ..session import PATIENCE, Session
 from ..steps import OUTPUTS
 from . import attention, blocks, caches, linear, positions
 from .broken import REQUIRED, break_one
+from .cache_twins import Twin, draw_twin
 from .draws import Chooser, Decide
+from .twin_check import check_twin
 
-SUITE = "fuzz"
+SUITE, CACHES = "fuzz", "kv_cache"
+LONG = 1000  # so many questions are told about as they go
 DTYPES = ("f32", "f64", "f16", "bf16")
 
 QUESTIONS: dict[str, Callable[[Chooser], Draft]] = {
     "softmax": attention.softmax,
     "sdpa": attention.sdpa,
     "mha": attention.mha,
-    "kv_cache": caches.kv_cache,
+    CACHES: caches.kv_cache,
     "cast": positions.cast,
     "sinusoidal": positions.sinusoidal,
     "rope": positions.rope,
@@ -72,12 +78,37 @@ QUESTIONS: dict[str, Callable[[Chooser], Draft]] = {
 WEIGHTS = {"sdpa": 6, "kv_cache": 3, "mha": 3, "rope": 2, "sparse": 2, "block": 2}
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A question. relation: what to try on its answer if it allows one. twin: of a cache script, what must be equal."""
+
+    draft: Draft
+    dtype: str
+    relation: Relation
+    twin: Twin | None = None
+
+    @property
+    def drafts(self) -> list[Draft]:
+        """With the twin's second script, if it has one."""
+        return [self.draft, *(self.twin.drafts[1:] if self.twin else ())]
+
+
 class Disagreement(AssertionError):
     """A question that some port answered wrongly."""
 
-    def __init__(self, draft: Draft, dtype: str, results: Sequence[Result]) -> None:
-        super().__init__(f"{draft.op}: {len(results)} wrong answers")
-        self.draft, self.dtype, self.results = draft, dtype, results
+    def __init__(self, drawn: Drawn, results: Sequence[Result]) -> None:
+        super().__init__(f"{drawn.draft.op}: {len(results)} wrong answers")
+        self.drawn, self.results = drawn, results
+
+    @property
+    def draft(self) -> Draft:
+        """The question, or the first of two."""
+        return self.drawn.draft
+
+    @property
+    def dtype(self) -> str:
+        """In which it was asked."""
+        return self.drawn.dtype
 
 
 @dataclass
@@ -91,17 +122,33 @@ class Tally:
     folders: list[Path] = field(default_factory=list)
 
 
-def draw_question(decide: Decide, op: str) -> tuple[Draft, str, Relation]:
-    """A question about the op, the dtype to ask it in, and the relation to try on it if it allows one."""
+def draw_question(decide: Decide, op: str) -> Drawn:
+    """A question about the op. Rejects one whose answer hangs on a rounding."""
     choose = Chooser(decide)
+    relation = choose.one_of(RELATIONS)
+    if op == CACHES and choose.sometimes():
+        twin = draw_twin(choose)
+        drafts = [_settle(draft, "f32") for draft in twin.drafts]
+        return Drawn(drafts[0], "f32", relation, replace(twin, drafts=tuple(drafts)))
     draft = QUESTIONS[op](choose)
     dtype = choose.one_of(DTYPES) if choose.maybe() else "f32"
     if draft.op in REQUIRED and choose.rarely():
         draft = break_one(choose, draft)
     elif draft.op in OUTPUTS and choose.maybe():
         draft = replace(draft, want=OUTPUTS[op])
-    relation = choose.one_of(RELATIONS)
-    return replace(draft, id=f"{SUITE}/{op}", dtypes=(dtype,)), dtype, relation
+    return Drawn(_settle(replace(draft, id=f"{SUITE}/{op}"), dtype), dtype, relation)
+
+
+def _settle(draft: Draft, dtype: str) -> Draft:
+    """The question in its type. What a policy keeps, and so the codes after it, is decided by the rounded inputs."""
+    draft = replace(draft, dtypes=(dtype,))
+    if draft.op != CACHES or not any(step.get("policy") for step in draft.config["steps"]):
+        return draft
+    inputs, _ = realise(draft, dtype, answers=False)
+    codes = predict_codes(draft.config, inputs)
+    if find_undecided(draft.config, inputs, codes, dtype):
+        hypothesis.reject()
+    return replace(draft, steps=tuple(codes))
 
 
 def run_campaign(
@@ -136,21 +183,27 @@ def share_out(count: int, ops: Sequence[str]) -> dict[str, int]:
 def _run_op(op: str, share: int, seed: int, asker: "_Asker", tally: Tally, bars: Bars) -> None:
     """Raises the Disagreement that shrinking ended with."""
     wrong: Disagreement | None = None
+    started = time.monotonic()
 
     def ask(data: st.DataObject) -> None:
         nonlocal wrong
-        draft, dtype, relation = draw_question(data.draw, op)
-        results = asker.ask(draft, dtype, relation)
+        drawn = draw_question(data.draw, op)
+        results = asker.ask(drawn)
         bad = [
             r for r in results if r.judgement.outcome in BAD or (r.first and r.judgement.outcome != "pass")
         ]
         if wrong is None:  # what shrinking asks again is not counted
             tally.questions[op] += 1
-            tally.errors += draft.error is not None
+            tally.errors += drawn.draft.error is not None
             tally.answers.update(r.judgement.outcome for r in results)
             bars.tick(op, bool(bad))
+            if share >= LONG and tally.questions[op] % (share // 10) == 0:
+                speed = tally.questions[op] / (time.monotonic() - started)
+                bars.say_plain(f"{op}: {tally.questions[op]} of {share}, {speed:.1f} a second")
         if bad:
-            wrong = Disagreement(draft, dtype, bad)
+            if wrong is None:
+                bars.say(f"{op}: a disagreement at question {tally.questions[op]}; it is made smaller now")
+            wrong = Disagreement(drawn, bad)
             raise wrong
 
     test = hypothesis.settings(
@@ -181,31 +234,39 @@ class _Asker:
             self._askers[session.port.name] = Asker(session, place)
         self._count = 0
 
-    def ask(self, draft: Draft, dtype: str, relation: Relation) -> list[Result]:
-        """Every claimed answer in every variant, and in sdpa those of the relation if the question allows it."""
+    def ask(self, drawn: Drawn) -> list[Result]:
+        """Every claimed answer in every variant, and those of the relation or the twin if there is one."""
         self._count += 1
-        suite = self._write(draft, dtype)
+        suite = self._write(drawn)
         try:
             answers = list(
-                self._pool.map(lambda session: self._ask_one(session, suite, relation), self._sessions)
+                self._pool.map(lambda session: self._ask_one(session, suite, drawn), self._sessions)
             )
         finally:
             for path in suite.folder.rglob("*.safetensors"):
                 path.unlink()
         return [result for results in answers for result in results]
 
-    def _write(self, draft: Draft, dtype: str) -> LoadedSuite:
+    def _write(self, drawn: Drawn) -> LoadedSuite:
         folder = self._scratch / "questions"
-        numbered = replace(draft, id=f"{draft.id}/{self._count}")  # a case's bounds are kept by its id
-        return LoadedSuite(Suite(SUITE, 1, [write_question(numbered, dtype, folder)]), folder)
+        cases = []
+        for n, draft in enumerate(drawn.drafts):  # a case's bounds are kept by its id
+            numbered = replace(draft, id=f"{draft.id}/{self._count}{'-twin' if n else ''}")
+            cases.append(write_question(numbered, drawn.dtype, folder))
+        return LoadedSuite(Suite(SUITE, 1, cases), folder)
 
-    def _ask_one(self, session: Session, suite: LoadedSuite, relation: Relation) -> list[Result]:
+    def _ask_one(self, session: Session, suite: LoadedSuite, drawn: Drawn) -> list[Result]:
         asker = self._askers[session.port.name]
         results = []
+        asked: dict[str, list[Question]] = {}
         for question in list_questions(session.claims, [suite]):
             if not question.unclaimed:
                 results.append(answer_question(session, asker, question))
-                results += _ask_relation(session, asker, relation, question, results[-1])
+                results += _ask_relation(session, asker, drawn.relation, question, results[-1])
+                asked.setdefault(question.variant, []).append(question)
+        for questions in asked.values() if drawn.twin else ():
+            if drawn.twin and len(questions) == len(drawn.twin.drafts):
+                results.append(check_twin(session, asker, drawn.twin, questions))
         return results
 
 
@@ -245,13 +306,16 @@ def write_question(draft: Draft, dtype: str, folder: Path) -> Case:
 
 
 def write_disagreement(found: Disagreement, folder: Path, seed: int) -> Path:
-    """A suite of the one case, with what each port answered in the note."""
+    """A suite of the one case, or of a twin's two, with what each port answered in the note."""
     target = folder / f"{found.draft.op}-{seed}"
     said = "; ".join(
         f"{r.port} {r.variant}: {r.judgement.outcome} {r.judgement.message}" for r in found.results
     )
-    case = write_question(replace(found.draft, note=f"seed {seed}: {said}"), found.dtype, target)
-    (target / "manifest.json").write_bytes(encode_suite(Suite(SUITE, 1, [case])))
+    cases = []
+    for n, draft in enumerate(found.drawn.drafts):
+        noted = replace(draft, id=draft.id + ("-twin" if n else ""), note=f"seed {seed}: {said}")
+        cases.append(write_question(noted, found.dtype, target))
+    (target / "manifest.json").write_bytes(encode_suite(Suite(SUITE, 1, cases)))
     return target
 
 

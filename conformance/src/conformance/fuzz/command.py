@@ -1,5 +1,6 @@
 """The command `conformance fuzz`: a campaign, and what a person reads of it."""
 
+import re
 import secrets
 import shutil
 import time
@@ -16,6 +17,7 @@ from ..session import PortGivenUp
 from .campaign import QUESTIONS, describe, run_campaign
 
 FOLDER = ROOT / "site" / "fuzz"
+FOUND = re.compile(rf"({'|'.join(QUESTIONS)})-\d+")  # as write_disagreement names a folder
 
 
 def run_fuzz(
@@ -28,7 +30,9 @@ def run_fuzz(
     check_names("op", ops, list(QUESTIONS))
     seed = seed or secrets.randbelow(2**31)
     folder = out or FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
+    for old in folder.glob("*/manifest.json"):
+        if FOUND.fullmatch(old.parent.name):  # of an earlier campaign, and nothing else that lies there
+            shutil.rmtree(old.parent)
     started = time.monotonic()
     console.print(
         f"fuzz: seed {seed}, {count} questions, {', '.join(port.name for port in ports)}", highlight=False
