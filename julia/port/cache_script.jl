@@ -33,6 +33,7 @@ function prepare_cache(config::Dict, inputs::Tensors, want, folder::String)
         step["do"] in STEPS[kind] || throw(NotOffered("step.$(step["do"])"))
         name = cache_name(step)
         name isa String || invalid_request("cache: expected a name, got $(repr(name))")
+        step["do"] == "evict" && check_known(optional(step, "policy"))
     end
     for name in something(want, [])
         any(step -> writes(step, name), steps) || invalid_request("want: no step writes $name")
@@ -68,8 +69,10 @@ end
 # The type that a step brings along.
 function step_dtype(step::Dict, script::CacheScript)
     step["do"] == "load" && return file_dtype(step, script.folder)
-    for field in ("k", "latent", "q")
-        T = eltype_of(script.inputs, optional(step, field))
+    policy = step["do"] == "evict" ? optional(step, "policy") : nothing
+    of_policy = policy isa Dict ? optional(policy, "q") : nothing
+    for name in (optional(step, "k"), optional(step, "latent"), optional(step, "q"), of_policy)
+        T = eltype_of(script.inputs, name)
         T === nothing || return T
     end
     return nothing
@@ -134,7 +137,7 @@ function run_step(run::Run, step::Dict)
     kind == "truncate" && truncate!(cache, optional(step, "lengths"))
     kind == "reset" && reset!(cache)
     kind == "reorder" && reorder!(cache, required(step, "index"))
-    kind == "evict" && evict!(cache, required(step, "positions"))
+    kind == "evict" && run_evict(cache, step, inputs)
     kind == "shift" && shift!(cache, required(step, "by"), required(step, "from"))
     kind == "save" && save(cache, file_path(step, run.script.folder))
     kind == "load" && load!(cache, file_path(step, run.script.folder))
@@ -191,8 +194,9 @@ function run_read(cache::Cache, step::Dict)
     out, held = name_field(step, "out"), read(cache)
     fields = Fields([pair("$out.$name", held[name]) for name in keys(held) if name != :positions])
     flag(step, "positions") && push!(fields, pair("$out.positions", held.positions))
+    flag(step, "tracked") && push!(fields, pair("$out.tracked", tracked(cache)))
     if flag(step, "codes")
-        good = cache isa QuantisedCache
+        good = cache isa Union{QuantisedCache,KiviCache}
         good || invalid_config("codes: expected a quantised cache, got $(typeof(cache))")
         stored = read_codes(cache)
         append!(fields, [pair("$out.$name", stored[name]) for name in keys(stored)])
@@ -200,10 +204,17 @@ function run_read(cache::Cache, step::Dict)
     return fields
 end
 
+function run_evict(cache::Cache, step::Dict, inputs::Tensors)
+    policy, positions = optional(step, "policy"), optional(step, "positions")
+    policy === nothing && return evict!(cache, required(step, "positions"))
+    positions === nothing || invalid_config("evict: expected positions or a policy, got both")
+    return evict!(cache, policy_of(policy, inputs))
+end
+
 function run_stats(cache::Cache, step::Dict)
     out, counts = name_field(step, "out"), stats(cache)
     in_array(n::Int) = Int64[n]
-    in_array(list::Vector) = Vector{Int64}(list)
+    in_array(list::Array) = Array{Int64}(list)
     return Fields([pair("$out.$name", in_array(counts[name])) for name in keys(counts)])
 end
 
@@ -236,8 +247,9 @@ function named_tensor(inputs::Tensors, name)
 end
 
 const CACHE_FEATURES = [
-    "contiguous", "rotating", "paged", "quantised", "latent", "cross", "grow", "rope",
-    "f16", "bf16", "int8", "int4", "fp8_e4m3", "zero_point", "group",
+    "contiguous", "per_head", "rotating", "paged", "quantised", "latent", "cross", "grow", "rope", "rope_at",
+    "f16", "bf16", "int8", "int4", "fp8_e4m3", "zero_point", "group", "key_groups", "track", "tracked",
+    "evict_window", "evict_heavy_hitters", "evict_snapkv", "evict_key_norm", "budget_list",
     "append", "append_lengths", "append_padding", "tokens", "attend", "attend_lse", "append_attend",
     "truncate", "reset", "read", "codes", "positions", "reorder", "fork", "drop", "evict", "shift",
     "save", "load", "stats",

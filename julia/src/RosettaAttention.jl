@@ -20,7 +20,9 @@ import LinearAlgebra
 
 export AttentionError, BFloat16, Block, Dropout, FeedForward, Layer, Mask, MultiHeadAttention
 export MultiHeadLatentAttention, Norm, Rope, Transformer
-export Cache, Codes, CrossCache, KVCache, LatentCache, PagedCache, PagePool, QuantisedCache, RotatingCache
+export Cache, Codes, CrossCache, KiviCache, KVCache, LatentCache, PagedCache, PagePool, PerHeadCache
+export QuantisedCache, RotatingCache
+export HeavyHitters, KeyNorm, Policy, SnapKV, WindowPolicy
 export DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, RopeScaling, YarnScaling
 export BigBird, Blocks, Dilated, Fixed, Global, Pattern, Strided, Window
 export append_attend!, decode!, evict!, fork, load!, quantise, read_codes, reorder!, restore, save, shift!
@@ -30,7 +32,7 @@ export flash, gated_linear, gelu, layer_norm, layer_norm_steps, lengths, linear_
 export linear_recurrent, merge_states, mha_steps, mla_absorbed, mla_steps, num_parameters, philox_words
 export relative_bias, relative_bias_steps, reset!, rms_norm, rope, rope_steps, scoring, scoring_steps, sdpa
 export sdpa_steps, sinusoidal, sinusoidal_steps, softmax, softmax_lse, sparse, sparse_mask, sparse_steps
-export split_kv, structured, structured_steps, swiglu, transformer_steps, truncate!, varlen, visible
+export split_kv, structured, structured_steps, swiglu, tracked, transformer_steps, truncate!, varlen, visible
 
 const VERSION_NUMBER = v"0.1.0"
 
@@ -43,6 +45,7 @@ include("heads.jl")
 include("checks.jl")
 include("checks_attention.jl")
 include("checks_cache.jl")
+include("checks_eviction.jl")
 include("checks_layers.jl")
 include("checks_linear.jl")
 include("checks_positions.jl")
@@ -81,15 +84,19 @@ include("block.jl")
 include("transformer.jl")
 include("rows.jl")
 include("cache.jl")
+include("cache_rope.jl")
+include("eviction.jl")
 include("kv_cache.jl")
 include("rotating_cache.jl")
 include("page_pool.jl")
 include("paged_cache.jl")
 include("quantise.jl")
 include("quantised_cache.jl")
+include("kivi_cache.jl")
 include("latent_cache.jl")
 include("cross_cache.jl")
 include("cache_edit.jl")
+include("per_head_cache.jl")
 include("cache_file.jl")
 include("checks_file.jl")
 include("mha_decode.jl")

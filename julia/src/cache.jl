@@ -7,14 +7,23 @@
 # row, D and Dv head sizes.
 
 """
-A cache of keys and values whose float type is `T`: [`KVCache`](@ref), [`RotatingCache`](@ref),
-[`PagedCache`](@ref), [`QuantisedCache`](@ref), [`LatentCache`](@ref) or [`CrossCache`](@ref).
+A cache of keys and values whose float type is `T`: [`KVCache`](@ref), [`PerHeadCache`](@ref),
+[`RotatingCache`](@ref), [`PagedCache`](@ref), [`QuantisedCache`](@ref), [`KiviCache`](@ref),
+[`LatentCache`](@ref) or [`CrossCache`](@ref).
 
 `append!` adds tokens, [`attend`](@ref) asks, [`append_attend!`](@ref) does both or neither,
 [`truncate!`](@ref) and [`reset!`](@ref) forget, `read` copies, [`reorder!`](@ref) and [`fork`](@ref) take
 rows elsewhere, [`stats`](@ref) counts. `lengths(cache)` are the lengths of all rows, `length(cache)` that
 of the longest. A call that throws leaves the cache as it was. A cache of a half type holds what it was
 given, and attends in `Float32`.
+
+What several kinds take when they are made:
+
+- `rope`: a [`Rope`](@ref) by which keys and queries are turned, each at its position; `nothing` = both come
+  as they are to be used
+- `rope_at`: "append", which is the default: a key is turned when it comes, and held so; or "attend": it is
+  held as it came, and turned whenever it is attended to
+- `track`: whether the weights that each slot is given are added up; see [`tracked`](@ref)
 """
 abstract type Cache{T<:AbstractFloat} end
 
@@ -36,7 +45,7 @@ Base.length(cache::Cache) = reduce(max, lengths(cache); init = 0)
 """
     lengths(cache)
 
-How many positions each row holds: a copy, `(B,)`.
+How many positions each row holds: a copy, `(B,)`; of a [`PerHeadCache`](@ref) each head of a row, `(Hkv, B)`.
 """
 lengths(cache::Cache) = slot_counts(cache.rows)
 
@@ -96,8 +105,8 @@ end
 
 function attended(cache::Cache, q, mask, bias, scale, softcap)
     @nospecialize mask bias scale softcap
-    check_attend("attend", cache, q, longest(cache.rows), mask, bias, scale, softcap)
-    return narrowed(attend_held(cache, widened(q), mask, widened(bias), scale, softcap), eltype(cache))
+    check_attend("attend", cache, q, held_slots(cache), mask, bias, scale, softcap)
+    return tracked_attend!(cache, q, mask, bias, scale, softcap)
 end
 
 """
@@ -124,8 +133,25 @@ function append_attend!(
     L = longest_after(cache, plan.counts)
     check_attend("append_attend", cache, q, L, mask, bias, scale, softcap)
     write!(cache, plan)
-    return narrowed(attend_held(cache, widened(q), mask, widened(bias), scale, softcap), eltype(cache))
+    return tracked_attend!(cache, q, mask, bias, scale, softcap)
 end
+
+# Everything is checked already.
+function tracked_attend!(cache::Cache, q, mask, bias, scale, softcap)
+    @nospecialize mask bias scale softcap
+    steps = attend_held(cache, widened(q), mask, widened(bias), scale, softcap)
+    track!(cache, steps.weights)
+    return narrowed(steps, eltype(cache))
+end
+
+# Most kinds add nothing up.
+track!(::Cache, weights) = nothing
+
+# L: how many slots the longest row holds.
+held_slots(cache::Cache) = longest(cache.rows)
+
+# What knows where the next token of each row stands.
+row_counters(cache::Cache) = cache.rows
 
 # L, once so many slots more are in each row.
 longest_after(cache::Cache, counts::Vector{Int}) = reduce(max, slot_counts(cache.rows) .+ counts; init = 0)
@@ -140,23 +166,9 @@ function aligned(cache::Cache, mask::Mask, Tq::Int)
     return Mask(mask.keep, mask.causal, mask.window, slot_counts(rows), q_offset, position_table(rows))
 end
 
-# Queries as they are asked: with the rope of a cache, each at its position.
-function turned_queries(q, options, held::Mask)
-    @nospecialize options
-    options === nothing && return q
-    from = row_offsets(held.q_offset, size(q, 4))::Vector{Int}
-    return turn_heads(q, options, Int64[p + i for i in 0:size(q, 2)-1, p in from])
-end
-
-# Keys as they are stored: with the rope of a cache, each at its position. In the type that is computed in.
-function turned_keys(cache::Cache, k, counts::Vector{Int}, padding)
-    at = new_positions(cache.rows, size(k, 2), counts, padding)  # (T, B)
-    return turn_heads(widened(k), cache.rope, at)
-end
-
 # An append of keys and values that are kept in the type of the cache.
 function planned_heads(cache::Cache{T}, k, v, counts::Vector{Int}, call::AppendCall) where {T}
-    cache.rope === nothing && return (counts = counts, padding = call.padding, new = (k = k, v = v))
+    held_rope(cache) === nothing && return (counts = counts, padding = call.padding, new = (k = k, v = v))
     stored = narrowed(turned_keys(cache, k, counts, call.padding), T)::Array{T,4}  # (D, T, Hkv, B)
     return (counts = counts, padding = call.padding, new = (k = stored, v = v))
 end
@@ -184,7 +196,7 @@ Forget everything.
 function reset! end
 
 function forget_all!(cache::Cache)
-    cache.rows = Rows(cache.batch)
+    cache.rows = emptied(cache.rows)
     return cache
 end
 
@@ -220,8 +232,9 @@ fork(cache::SlotCache) = deepcopy(cache)
     stats(cache) -> (positions, bytes)
     stats(cache::PagedCache) -> (positions, bytes, pages)
 
-How many slots each row holds, `(B,)`; how many bytes their keys, values, codes, scales and zeros are, of a
-paged cache those of all pages in use; and how many pages are used, shared by more than one row, and free.
+How many slots each row holds, `(B,)`, or each head of a row, `(Hkv, B)`; how many bytes their keys, values,
+codes, scales and zeros are, of a paged cache those of all pages in use; and how many pages are used, shared
+by more than one row, and free.
 """
 function stats(cache::SlotCache)
     counts = slot_counts(cache.rows)

@@ -11,14 +11,17 @@ const FILE_TYPES =
 # What describes a cache, as far as it has it. A file of another number of pages fits too.
 const SIZES = (
     :batch, :num_kv_heads, :head_dim, :value_dim, :window, :keep, :page_size, :num_pages, :zero_point,
-    :latent_dim, :rope_dim,
+    :key_groups, :latent_dim, :rope_dim,
 )
 const NOT_COMPARED = ("num_pages", "group")
+const ONLY_WHERE_TRUE = ("key_groups", "track")  # else they are absent, in the cache and in the file
+const Quantised = Union{QuantisedCache,KiviCache}
 
 kind_name(::KVCache) = "contiguous"
 kind_name(::RotatingCache) = "rotating"
 kind_name(::PagedCache) = "paged"
-kind_name(::QuantisedCache) = "quantised"
+kind_name(::Quantised) = "quantised"
+kind_name(::PerHeadCache) = "per_head"
 kind_name(::LatentCache) = "latent"
 kind_name(::CrossCache) = "cross"
 
@@ -35,10 +38,8 @@ function save(cache::Cache, path)
     metadata = description(cache)
 
     # 2. write: rows and contents, zero beyond a row's length
-    rows = cache.rows
-    tensors = ["lengths" => slot_counts(rows), "next" => rows.next, "positions" => position_table(rows)]
     try
-        write_tensors(path, Fields([tensors; stored_arrays(cache)]), metadata)
+        write_tensors(path, Fields([row_arrays(cache); stored_arrays(cache)]), metadata)
     catch error
         error isa Union{SystemError,Base.IOError,ArgumentError} || rethrow()
         reject(:invalid_request, "save", "path", "a path that can be written", sprint(showerror, error))
@@ -52,8 +53,10 @@ function description(cache::Cache)
     for owner in (cache isa PagedCache ? (cache, cache.pool) : (cache,)), name in SIZES
         hasfield(typeof(owner), name) && push!(fields, pair(String(name), string(getfield(owner, name))))
     end
-    hasfield(typeof(cache), :rope) && push!(fields, pair("rope", string(cache.rope !== nothing)))
-    if cache isa QuantisedCache
+    turns = hasfield(typeof(cache), :rope) || cache isa PerHeadCache
+    turns && push!(fields, pair("rope", string(held_rope(cache) !== nothing)))
+    tracks(cache) && push!(fields, pair("track", "true"))
+    if cache isa Quantised
         push!(fields, pair("quantised_format", cache.format))
         shared_by_all(cache, cache.group) || push!(fields, pair("group", string(cache.group)))
     end
@@ -61,16 +64,26 @@ function description(cache::Cache)
 end
 
 # Whether all channels of a head share one scale, which is the default.
-shared_by_all(cache::QuantisedCache, group) =
+shared_by_all(cache::Quantised, group) =
     group === nothing || group >= max(cache.head_dim, cache.value_dim)
 
+# Where the slots of each row, or of each head of a row, stand.
+row_arrays(cache::Cache) = row_arrays(cache.rows)
+row_arrays(cache::PerHeadCache) = [name => of_heads(cache, x) for (name, x) in row_arrays(cache.rows)]
+row_arrays(rows::Rows) =
+    Fields(["lengths" => slot_counts(rows), "next" => rows.next, "positions" => position_table(rows)])
+
 # The contents, by name, as they are in a file.
-stored_arrays(cache::QuantisedCache) = name_pairs(read_codes(cache))
-stored_arrays(cache::SlotCache) = name_pairs(read_slots(cache, all_slots(cache.rows)))
+stored_arrays(cache::Quantised) = [name_pairs(read_codes(cache)); tracked_pairs(cache)]
+stored_arrays(cache::SlotCache) =
+    [name_pairs(read_slots(cache, all_slots(cache.rows))); tracked_pairs(cache)]
 stored_arrays(cache::Union{PagedCache,LatentCache}) = name_pairs(read(cache))
+stored_arrays(cache::PerHeadCache) = [name_pairs(read(cache)); tracked_pairs(cache)]
+
+tracked_pairs(cache::Cache) = tracks(cache) ? Fields(["tracked" => tracked(cache)]) : Fields()
 
 name_pairs(arrays) =
-    [String(name) => arrays[name] for name in keys(arrays) if !(name in (:lengths, :positions))]
+    Fields([pair(String(name), arrays[name]) for name in keys(arrays) if !(name in (:lengths, :positions))])
 
 """
     load!(cache, path)
@@ -92,7 +105,7 @@ function load!(cache::Cache, path)
     # 3. check: everything, before anything is changed
     check_description("load", cache, metadata)
     rows = check_file_rows("load", cache, tensors)
-    contents = check_file_contents("load", cache, tensors, longest(rows))
+    contents = check_file_contents("load", cache, tensors, slot_counts(rows))
     check_file_room("load", cache, slot_counts(rows))
 
     # 4. restore: as if it had been appended
@@ -104,11 +117,16 @@ end
 function fill_with!(cache::SlotCache, rows::Rows, new::NamedTuple)
     room = max(longest(rows), something(capacity_of(cache), 0))
     none(x) = similar(x, size(x, 1), 0, size(x, 3), cache.batch)
-    contents!(cache, map(x -> grown(x, room), merge(map(none, contents(cache)), new)))
+    empty = map(none, contents(cache))
+    contents!(cache, map(x -> grown(x, room), NamedTuple{keys(empty)}(merge(empty, new))))
     cache.rows = rows
+    cache isa KiviCache && fill_keys!(cache, rows, new)
     cache isa CrossCache && (cache.written = any(>(0), slot_counts(rows)))
     return nothing
 end
+
+fill_with!(cache::PerHeadCache, rows::Rows, new::NamedTuple) =
+    fill_with!(cache.rows, rows, map(x -> in_rows(cache, x), new))
 
 capacity_of(cache::SlotCache) = hasfield(typeof(cache), :capacity) ? cache.capacity : nothing
 

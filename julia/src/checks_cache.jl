@@ -1,13 +1,19 @@
 # The checks of the caches.
 
-# Sizes of a cache: integers of at least the number beside them; and how it rotates, if it does.
-function check_head_sizes(name::String, batch, num_kv_heads, head_dim, value_dim, rope)
+# Sizes of a cache: integers of at least the number beside them; and how and when it rotates, if it does.
+function check_head_sizes(
+    name::String, batch, num_kv_heads, head_dim, value_dim, rope = nothing, rope_at = nothing
+)
     @nospecialize
     check_whole(name, "batch", batch, 0)
     check_whole(name, "num_kv_heads", num_kv_heads, 1)
     check_whole(name, "head_dim", head_dim, 1)
     check_whole(name, "value_dim", value_dim, 0)
     check_numbers(name, "batch", batch, num_kv_heads, max(head_dim, value_dim))
+    if rope_at !== nothing
+        check_choice(name, "rope_at", rope_at, ("append", "attend"))
+        rope === nothing && reject(:invalid_config, name, "rope_at", "nothing without a rope", repr(rope_at))
+    end
     return rope === nothing || check_cache_rope(name, rope, Int(head_dim))
 end
 
@@ -119,7 +125,7 @@ function check_decode(name::String, layer, x, cache, call, mask, bias, scale, so
     @nospecialize
     check_mha(name, layer, x, x, MhaCall())
     check_eltype(name, "x", x, eltype(cache))
-    fits = cache isa Union{KVCache,RotatingCache,PagedCache,QuantisedCache}
+    fits = cache isa Union{EditableCache,PerHeadCache,RotatingCache,PagedCache}
     fits || reject(:invalid_config, name, "cache", "a cache that grows by keys and values", typeof(cache))
     Hq, Hkv = Int(layer.num_heads), Int(layer.num_kv_heads)
     sizes = (Hkv, size(layer.w_q, 2) ÷ Hq, size(layer.w_v, 2) ÷ Hkv)
@@ -128,7 +134,7 @@ function check_decode(name::String, layer, x, cache, call, mask, bias, scale, so
     _, len, B = size(x)::NTuple{3,Int}
     B == cache.batch || reject(:shape_mismatch, name, "x", "batch $(cache.batch) as in the cache", B)
     if layer.rope !== nothing
-        good = cache.rope === nothing
+        good = cache_rope(cache) === nothing
         good || reject(:invalid_config, name, "rope", "one in the layer or in the cache", "both")
         check_cache_rope(name, layer.rope, sizes[2])
     end
@@ -201,6 +207,19 @@ function check_format(name::String, format, group, zero_point)
     check_flag(name, "zero_point", zero_point)
     good = !zero_point || has_scale(format)
     good || reject(:invalid_config, name, "zero_point", "false for $format", "true")
+    return nothing
+end
+
+function check_key_groups(name::String, format, key_groups)
+    @nospecialize
+    expected = "int8 or int4 for key_groups"
+    has_scale(format) || reject(:invalid_config, name, "format", expected, repr(format))
+    return check_whole(name, "key_groups", key_groups, 1)
+end
+
+# Numbers of Float32 that are to have codes.
+function check_finite(name::String, argument::String, x::Array{Float32})
+    all(isfinite, x) || reject(:invalid_config, name, argument, "finite numbers of Float32", "others")
     return nothing
 end
 

@@ -14,12 +14,19 @@ function check_description(name::String, cache, metadata)
     end
     kind = get(metadata, "kind", "none")
     kind == kind_name(cache) || reject(:invalid_config, name, "kind", kind_name(cache), kind)
-    for (field, due) in description(cache)
-        haskey(metadata, field) || field == "group" || damaged(name, field, "a value", "none")
-        field in NOT_COMPARED || field == "dtype" || metadata[field] == due ||
-            reject(:invalid_config, name, field, due, metadata[field])
+    own = description(cache)
+    for (field, due) in own
+        due_there = !(field in ONLY_WHERE_TRUE) && field != "group"
+        haskey(metadata, field) || !due_there || damaged(name, field, "a value", "none")
+        got = get(metadata, field, "none")
+        fits = got == due || field in NOT_COMPARED || field == "dtype"
+        fits || reject(:invalid_config, name, field, due, got)
     end
-    if cache isa QuantisedCache
+    for field in setdiff(ONLY_WHERE_TRUE, first.(own))
+        got = get(metadata, field, "none")
+        got == "none" || reject(:invalid_config, name, field, "none", got)
+    end
+    if cache isa Quantised
         group = haskey(metadata, "group") ? tryparse(Int, metadata["group"]) : nothing
         both = shared_by_all(cache, group) && shared_by_all(cache, cache.group)
         same = both || group == cache.group
@@ -40,13 +47,16 @@ function check_file_tensor(name::String, tensors, argument::String, T, dims)
     return x
 end
 
+# Of a PerHeadCache each head of a row is a row of its own.
 function check_file_rows(name::String, @nospecialize(cache), tensors)::Rows
-    B = cache.batch
-    counts = check_file_tensor(name, tensors, "lengths", Int64, (B,))
-    next = check_file_tensor(name, tensors, "next", Int64, (B,))
+    dims = cache isa PerHeadCache ? (cache.num_kv_heads, cache.batch) : (cache.batch,)
+    B = prod(dims)
+    counts = vec(check_file_tensor(name, tensors, "lengths", Int64, dims))
+    next = vec(check_file_tensor(name, tensors, "next", Int64, dims))
     positions = get(tensors, "positions", nothing)
-    L = positions isa Matrix{Int64} ? size(positions, 1) : -1
-    positions = check_file_tensor(name, tensors, "positions", Int64, (max(L, 0), B))
+    L = positions isa Array{Int64} && ndims(positions) > 0 ? size(positions, 1) : -1
+    positions = check_file_tensor(name, tensors, "positions", Int64, (max(L, 0), dims...))
+    positions = reshape(positions, size(positions, 1), B)
     good = all(n -> 0 <= n <= L, counts) && reduce(max, counts; init = 0) == L
     good || damaged(name, "lengths", "values from 0 to $L, and one of that", repr(counts))
     lists = [positions[1:counts[b], b] for b in 1:B]
@@ -56,34 +66,52 @@ function check_file_rows(name::String, @nospecialize(cache), tensors)::Rows
         due = "those of a row, which rise below $(next[b])"
         good || damaged(name, "positions", due, repr(positions[:, b]))
     end
-    return Rows(lists, next)
+    return Rows(lists, next, check_file_tracked(name, cache, tensors, counts, L))
+end
+
+# The weights of the slots of each row and head: none where nothing is tracked.
+function check_file_tracked(name::String, @nospecialize(cache), tensors, counts::Vector{Int64}, L::Int)
+    tracks(cache) || return [Vector{Float64}[] for _ in counts]
+    Hkv, rows = cache.num_kv_heads, length(counts)
+    weights = check_file_tensor(name, tensors, "tracked", Float64, (L, Hkv, cache.batch))
+    heads = cache isa PerHeadCache ? 1 : Hkv
+    weights = reshape(weights, L, heads, rows)  # (L, Hkv, B), or (L, 1, Hkv·B)
+    return [[weights[1:counts[b], h, b] for h in 1:heads] for b in 1:rows]
 end
 
 rises(list::Vector{Int64}, next::Int64) =
     all(>(0), diff([-1; list; next])) && next <= FARTHEST
 
 # Whether a row can be one of such a cache: only those that can be edited have gaps, and a window its own.
-is_whole(::EditableCache, list, next) = true
+is_whole(::Union{EditableCache,PerHeadCache}, list, next) = true
 is_whole(::Cache, list, next) = length(list) == next
 is_whole(cache::RotatingCache, list, next) =
     length(list) - count(j -> cache.keep <= j <= next - cache.window, list) ==
     min(next, cache.keep) + length(max(cache.keep, next - cache.window + 1):next-1)
 
 # The arrays of a file as they are held: (n, L, H, B).
-function check_file_contents(name::String, @nospecialize(cache), tensors, L::Int)
-    found = NamedTuple()
+function check_file_contents(name::String, @nospecialize(cache), tensors, counts::Vector{Int64})
+    L, found = reduce(max, counts; init = 0), NamedTuple()
     for (field, x) in stored_arrays(cache)
-        dims = size(x)
-        x = check_file_tensor(name, tensors, field, eltype(x), (dims[1], L, dims[3:end]...))
-        four = reshape(x, dims[1], L, length(dims) == 4 ? dims[3] : 1, cache.batch)
+        field == "tracked" && continue  # it went with the rows
+        dims, len = size(x), slots_of(cache, field, counts, L)
+        x = check_file_tensor(name, tensors, field, eltype(x), (dims[1], len, dims[3:end]...))
+        four = reshape(x, dims[1], len, length(dims) == 4 ? dims[3] : 1, cache.batch)
         found = merge(found, NamedTuple{(Symbol(field),)}((four,)))
     end
     for field in keys(tensors)
         known = field in ("lengths", "next", "positions") || haskey(found, Symbol(field))
+        known |= field == "tracked" && tracks(cache)
         known || damaged(name, field, "no such tensor", "one")
     end
     return found
 end
+
+# How long an array of a file is along its slots: groups of keys share scales, and only tails are in k_tail.
+slots_of(cache, field, counts, L::Int) = L
+slots_of(cache::KiviCache, field, counts, L::Int) =
+    field in ("k_scale", "k_zero") ? most(counts .÷ cache.key_groups) :
+    field == "k_tail" ? most(counts .% cache.key_groups) : L
 
 function check_file_room(name::String, @nospecialize(cache), counts::Vector{Int})
     cache isa PagedCache || return check_room(name, reduce(max, counts; init = 0), capacity_of(cache))

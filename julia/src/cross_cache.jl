@@ -24,7 +24,7 @@ mutable struct CrossCache{T} <: SlotCache{T}
     rows::Rows
 
     function CrossCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim) where {T}
-        check_head_sizes("cross_cache", batch, num_kv_heads, head_dim, value_dim, nothing)
+        check_head_sizes("cross_cache", batch, num_kv_heads, head_dim, value_dim)
         k, v = empty_slots(T, head_dim, num_kv_heads, batch), empty_slots(T, value_dim, num_kv_heads, batch)
         return new{T}(batch, num_kv_heads, head_dim, value_dim, false, k, v, Rows(Int(batch)))
     end

@@ -10,14 +10,14 @@
 # phases).
 
 """
-    KVCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing, rope = nothing)
+    KVCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing, rope = nothing,
+        rope_at = nothing, track = false)
 
 Keys `(D, length, Hkv, B)` and values `(Dv, length, Hkv, B)` of element type `T`; `KVCache(...)` is one of
 `Float32`.
 
 - `capacity`: most positions a row may hold; `nothing` = grows by doubling
-- `rope`: a [`Rope`](@ref) by which keys are turned when they are appended, and queries when they are
-  asked, each at its position; `nothing` = both come as they are to be used
+- `rope`, `rope_at`, `track`: see [`Cache`](@ref)
 
 `keys(cache)` and `values(cache)` are views of the arrays held; [`Cache`](@ref) says what else there is.
 
@@ -30,18 +30,29 @@ mutable struct KVCache{T} <: SlotCache{T}
     value_dim::Int
     capacity::Union{Nothing,Int}
     rope::Union{Nothing,Rope}
+    rope_at::String
+    track::Bool
     k::Array{T,4}  # (D, room, Hkv, B)
     v::Array{T,4}  # (Dv, room, Hkv, B)
     rows::Rows
 
     function KVCache{T}(
-        batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing, rope = nothing
+        batch,
+        num_kv_heads,
+        head_dim,
+        value_dim = head_dim;
+        capacity = nothing,
+        rope = nothing,
+        rope_at = nothing,
+        track = false
     ) where {T}
-        check_head_sizes("kv_cache", batch, num_kv_heads, head_dim, value_dim, rope)
+        check_head_sizes("kv_cache", batch, num_kv_heads, head_dim, value_dim, rope, rope_at)
+        check_flag("kv_cache", "track", track)
         check_capacity("kv_cache", capacity, batch, num_kv_heads, max(head_dim, value_dim))
         k = empty_slots(T, head_dim, num_kv_heads, batch, capacity)
         v = empty_slots(T, value_dim, num_kv_heads, batch, capacity)
-        return new{T}(batch, num_kv_heads, head_dim, value_dim, capacity, rope, k, v, Rows(Int(batch)))
+        rows, at = Rows(Int(batch), track ? Int(num_kv_heads) : 0), something(rope_at, "append")
+        return new{T}(batch, num_kv_heads, head_dim, value_dim, capacity, rope, at, track, k, v, rows)
     end
 end
 
@@ -72,8 +83,9 @@ function attend_held(cache::KVCache, q, mask, bias, scale, softcap)
     held = aligned(cache, mask, size(q, 2))
     q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
 
-    # 6. attend: over views of what is held
+    # 6. attend: over views of what is held, or over keys that are turned now
     k, v = widened(keys(cache)), widened(values(cache))  # (D, L, Hkv, B), (Dv, L, Hkv, B)
+    k = attended_keys(cache, k, held)
     return attention(q, k, v, held, bias, scale, softcap, nothing, nothing)
 end
 
@@ -99,9 +111,10 @@ Base.values(cache::KVCache) = view(cache.v, :, 1:longest(cache.rows), :, :)
     read(cache) -> (k, v, lengths, positions)
     read(cache::LatentCache) -> (latent, rope_key, lengths, positions)
 
-Copies of keys `(D, L, Hkv, B)` and values `(Dv, L, Hkv, B)`, or latents `(R, L, B)` and rotary keys `(Dr,
-L, B)`, zero beyond a row's length; the lengths `(B,)`, and the positions `(L, B)`, -1 beyond a row. They
-are what is stored: keys rotated where the cache has a rope, and restored where it is quantised.
+Copies of keys `(D, L, Hkv, B)` and values `(Dv, L, Hkv, B)`, or latents `(R, L, B)` and rotary keys `(Dr, L,
+B)`, zero beyond a row's length; the lengths `(B,)`, and the positions `(L, B)`, -1 beyond a row. They are
+what is stored: keys rotated where the cache turns them when they come, and restored where it is quantised. A
+[`PerHeadCache`](@ref) has lengths `(Hkv, B)` and positions `(L, Hkv, B)`.
 """
 function Base.read(cache::KVCache)
     # 9. read: by selection, since junk may be NaN

@@ -31,7 +31,7 @@ mutable struct PagePool{T<:AbstractFloat}
     known::Dict{Vector{Int64},Vector{Int}}  # tokens to pages of different bits, the oldest first
 
     function PagePool{T}(num_pages, page_size, num_kv_heads, head_dim, value_dim = head_dim) where {T}
-        check_head_sizes("page_pool", 0, num_kv_heads, head_dim, value_dim, nothing)
+        check_head_sizes("page_pool", 0, num_kv_heads, head_dim, value_dim)
         check_whole("page_pool", "num_pages", num_pages, 0)
         check_whole("page_pool", "page_size", page_size, 1)
         check_numbers("page_pool", "num_pages", num_pages, page_size, num_kv_heads, max(head_dim, value_dim))

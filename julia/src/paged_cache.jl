@@ -9,7 +9,7 @@
 # SOSP 2023, section 4.
 
 """
-    PagedCache(pool, batch; rope = nothing)
+    PagedCache(pool, batch; rope = nothing, rope_at = nothing)
 
 A [`Cache`](@ref) whose rows lie in a [`PagePool`](@ref). A row takes a page when its last one is full; an
 append that needs more pages than are free is refused whole. [`fork`](@ref) and [`reorder!`](@ref) share
@@ -22,14 +22,15 @@ mutable struct PagedCache{T} <: Cache{T}
     pool::PagePool{T}
     batch::Int
     rope::Union{Nothing,Rope}
+    rope_at::String
     rows::Rows
     pages::Vector{Vector{Int}}  # of each row
     tokens::Vector{Vector{Int64}}  # of each row's first slots, as far as all are known
 
-    function PagedCache(pool::PagePool{T}, batch; rope = nothing) where {T}
-        check_head_sizes("paged_cache", batch, pool.num_kv_heads, pool.head_dim, pool.value_dim, rope)
+    function PagedCache(pool::PagePool{T}, batch; rope = nothing, rope_at = nothing) where {T}
+        check_head_sizes("paged_cache", batch, head_sizes(pool)..., rope, rope_at)
         lists = ([Int[] for _ in 1:batch], [Int64[] for _ in 1:batch])
-        return new{T}(pool, batch, rope, Rows(Int(batch)), lists...)
+        return new{T}(pool, batch, rope, something(rope_at, "append"), Rows(Int(batch)), lists...)
     end
 end
 
@@ -113,6 +114,7 @@ function attend_held(cache::PagedCache, q, mask, bias, scale, softcap)
     held = aligned(cache, mask, size(q, 2))
     q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
     k, v = widened(in_order(cache, cache.pool.k)), widened(in_order(cache, cache.pool.v))
+    k = attended_keys(cache, k, held)  # (D, L, Hkv, B)
     return attention(q, k, v, held, bias, scale, softcap, nothing, nothing)
 end
 
@@ -154,7 +156,8 @@ As for every cache; the two share their pages.
 """
 function fork(cache::PagedCache)
     # 7. fork: the same pages, each held once more
-    other = PagedCache(cache.pool, cache.batch; rope = cache.rope)
+    rope_at = cache.rope === nothing ? nothing : cache.rope_at
+    other = PagedCache(cache.pool, cache.batch; rope = cache.rope, rope_at = rope_at)
     hold_rows!(other, cache, collect(1:cache.batch))
     return other
 end

@@ -10,11 +10,11 @@
 
 """
     QuantisedCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; format, group = nothing,
-        zero_point = false, capacity = nothing, rope = nothing)
+        zero_point = false, capacity = nothing, rope = nothing, rope_at = nothing, track = false)
 
 A [`Cache`](@ref) whose keys and values are rounded as [`quantise`](@ref) says; `format`, `group` and
-`zero_point` are those of that. With a `rope` they are rounded after the rotation. `T` is the type of what
-comes and goes.
+`zero_point` are those of that. Keys that are turned when they come are rounded after that. `T` is the type of
+what comes and goes.
 
 [`read_codes`](@ref) gives what is stored, `read` what it restores.
 
@@ -30,6 +30,8 @@ mutable struct QuantisedCache{T} <: SlotCache{T}
     zero_point::Bool
     capacity::Union{Nothing,Int}
     rope::Union{Nothing,Rope}
+    rope_at::String
+    track::Bool
     k::Codes  # (W, room, Hkv, B), and (groups, room, Hkv, B)
     v::Codes  # (Wv, room, Hkv, B), and (groups, room, Hkv, B)
     rows::Rows
@@ -43,21 +45,29 @@ mutable struct QuantisedCache{T} <: SlotCache{T}
         group = nothing,
         zero_point = false,
         capacity = nothing,
-        rope = nothing
+        rope = nothing,
+        rope_at = nothing,
+        track = false
     ) where {T}
-        check_head_sizes("quantised_cache", batch, num_kv_heads, head_dim, value_dim, rope)
+        check_head_sizes("quantised_cache", batch, num_kv_heads, head_dim, value_dim, rope, rope_at)
+        check_flag("quantised_cache", "track", track)
         check_format("quantised_cache", format, group, zero_point)
         check_capacity("quantised_cache", capacity, batch, num_kv_heads, max(head_dim, value_dim))
-        function empty(channels)
-            as = empty_codes(format, Int(channels), group, zero_point)
-            slots(::Type{C}, n) where {C} = empty_slots(C, n, num_kv_heads, batch, capacity)
-            codes = slots(code_type(as), code_width(as))
-            return with_arrays(as, codes, slots(Float32, scale_count(as)), slots(Float32, zero_count(as)))
-        end
+        empty(channels) =
+            code_slots(empty_codes(format, Int(channels), group, zero_point), num_kv_heads, batch, capacity)
         sizes = (batch, num_kv_heads, head_dim, value_dim)
-        k, v, rows = empty(head_dim), empty(value_dim), Rows(Int(batch))
-        return new{T}(sizes..., format, group, zero_point, capacity, rope, k, v, rows)
+        k, v, at = empty(head_dim), empty(value_dim), something(rope_at, "append")
+        rows = Rows(Int(batch), track ? Int(num_kv_heads) : 0)
+        return new{T}(sizes..., format, group, zero_point, capacity, rope, at, track, k, v, rows)
     end
+end
+
+# No codes, scales and zeros yet, but room for them.
+function code_slots(as::Codes, num_kv_heads, batch, capacity)
+    @nospecialize num_kv_heads batch capacity
+    slots(::Type{C}, n) where {C} = empty_slots(C, n, num_kv_heads, batch, capacity)
+    codes = slots(code_type(as), code_width(as))
+    return with_arrays(as, codes, slots(Float32, scale_count(as)), slots(Float32, zero_count(as)))
 end
 
 QuantisedCache(sizes...; options...) = QuantisedCache{Float32}(sizes...; options...)
@@ -85,7 +95,7 @@ function planned(cache::QuantisedCache, k, v, call::AppendCall)
     check_room("append", longest_after(cache, counts), cache.capacity)
 
     # 2. quantise: each token and head on its own; what does not count is not looked at
-    turned = cache.rope === nothing ? widened(k) : turned_keys(cache, k, counts, call.padding)
+    turned = turned_keys(cache, k, counts, call.padding)
     k_codes = quantised(zero_uncounted(turned, counts, call.padding), cache.k)  # (W, T, Hkv, B)
     v_codes = quantised(zero_uncounted(widened(v), counts, call.padding), cache.v)  # (Wv, T, Hkv, B)
     return (counts = counts, padding = call.padding, new = arrays(k_codes, v_codes))
@@ -116,10 +126,11 @@ function attend_held(cache::QuantisedCache{T}, q, mask, bias, scale, softcap) wh
     # 5. attend: as over a contiguous cache of these
     held = aligned(cache, mask, size(q, 2))
     q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
+    k = attended_keys(cache, k, held)  # (D, L, Hkv, B)
     return attention(q, k, v, held, bias, scale, softcap, nothing, nothing)
 end
 
-held_codes(cache::QuantisedCache) =
+held_codes(cache::SlotCache) =
     map(x -> gathered(x, all_slots(cache.rows), longest(cache.rows)), contents(cache))
 
 function restored_heads(cache::QuantisedCache)

@@ -11,7 +11,8 @@
 # Language Models with Attention Sinks", 2023 (the first ones).
 
 """
-    RotatingCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; window, keep = 0, rope = nothing)
+    RotatingCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; window, keep = 0, rope = nothing,
+        rope_at = nothing)
 
 A [`Cache`](@ref) of the last `window` >= 1 positions and of the first `keep`. `lengths(cache)` count all
 positions ever appended and not truncated; `read` gives what the next query could see.
@@ -26,19 +27,27 @@ mutable struct RotatingCache{T} <: SlotCache{T}
     window::Int
     keep::Int
     rope::Union{Nothing,Rope}
+    rope_at::String
     k::Array{T,4}  # (D, room, Hkv, B)
     v::Array{T,4}  # (Dv, room, Hkv, B)
     rows::Rows
 
     function RotatingCache{T}(
-        batch, num_kv_heads, head_dim, value_dim = head_dim; window, keep = 0, rope = nothing
+        batch,
+        num_kv_heads,
+        head_dim,
+        value_dim = head_dim;
+        window,
+        keep = 0,
+        rope = nothing,
+        rope_at = nothing
     ) where {T}
-        check_head_sizes("rotating_cache", batch, num_kv_heads, head_dim, value_dim, rope)
+        check_head_sizes("rotating_cache", batch, num_kv_heads, head_dim, value_dim, rope, rope_at)
         check_whole("rotating_cache", "window", window, 1)
         check_whole("rotating_cache", "keep", keep, 0)
         k, v = empty_slots(T, head_dim, num_kv_heads, batch), empty_slots(T, value_dim, num_kv_heads, batch)
-        rows = Rows(Int(batch))
-        return new{T}(batch, num_kv_heads, head_dim, value_dim, window, keep, rope, k, v, rows)
+        rows, at = Rows(Int(batch)), something(rope_at, "append")
+        return new{T}(batch, num_kv_heads, head_dim, value_dim, window, keep, rope, at, k, v, rows)
     end
 end
 
@@ -88,6 +97,7 @@ function attend_held(cache::RotatingCache, q, mask, bias, scale, softcap)
     # 6. attend: over the slots held, in the order of their positions
     L = longest(cache.rows)
     k, v = widened(view(cache.k, :, 1:L, :, :)), widened(view(cache.v, :, 1:L, :, :))
+    k = attended_keys(cache, k, held)  # (D, L, Hkv, B)
     return attention(q, k, v, held, bias, scale, softcap, nothing, nothing)
 end
 

@@ -3,14 +3,24 @@
 # A *slot* holds one token of one row. Every slot has a position, and they rise within a row; mostly they are
 # 0, 1, 2, …, but a window forgets the older ones, and a caller may take some out or move them.
 #
+# A slot may have, for each key/value head, the weights that it was given. They are here, so that they go
+# wherever the slot goes.
+#
 # Letters: B batch, L slots of the longest row, T new positions, H heads, n numbers a slot and head.
 
 struct Rows
     positions::Vector{Vector{Int64}}  # of the slots of each row
     next::Vector{Int64}  # (B,), the position of each row's next token
+    tracked::Vector{Vector{Vector{Float64}}}  # of each row and head; no heads where nothing is tracked
 end
 
-Rows(batch::Int) = Rows([Int64[] for _ in 1:batch], zeros(Int64, batch))
+Rows(batch::Int, tracked_heads::Int = 0) = Rows(
+    [Int64[] for _ in 1:batch],
+    zeros(Int64, batch),
+    [[Float64[] for _ in 1:tracked_heads] for _ in 1:batch],
+)
+
+emptied(rows::Rows) = picked(Rows(rows.positions, zero(rows.next), rows.tracked), map(_ -> 1:0, rows.next))
 
 slot_counts(rows::Rows) = Int64[length(list) for list in rows.positions]
 longest(rows::Rows) = reduce(max, slot_counts(rows); init = 0)
@@ -19,6 +29,7 @@ longest(rows::Rows) = reduce(max, slot_counts(rows); init = 0)
 function advance!(rows::Rows, counts::Vector{Int})
     for (b, count) in enumerate(counts)
         append!(rows.positions[b], rows.next[b] .+ (0:count-1))
+        foreach(list -> append!(list, zeros(count)), rows.tracked[b])
         rows.next[b] += count
     end
     return rows
@@ -26,15 +37,32 @@ end
 
 # The first slots of each row, and the counter back to where they end.
 function cut!(rows::Rows, counts)
-    for (list, n) in zip(rows.positions, counts)
-        resize!(list, Int(n))
+    for (b, n) in enumerate(counts)
+        foreach(list -> resize!(list, Int(n)), (rows.positions[b], rows.tracked[b]...))
     end
     rows.next .= [isempty(list) ? 0 : last(list) + 1 for list in rows.positions]
     return rows
 end
 
-picked(rows::Rows, slots) = Rows(map((list, kept) -> list[kept], rows.positions, slots), copy(rows.next))
-reordered(rows::Rows, index::Vector{Int}) = Rows([copy(rows.positions[b]) for b in index], rows.next[index])
+function picked(rows::Rows, slots)
+    some(lists, kept) = map(list -> list[kept], lists)
+    positions = map((list, kept) -> list[kept], rows.positions, slots)
+    return Rows(positions, copy(rows.next), map(some, rows.tracked, slots))
+end
+
+function reordered(rows::Rows, index::Vector{Int})
+    tracked = [map(copy, rows.tracked[b]) for b in index]
+    return Rows([copy(rows.positions[b]) for b in index], rows.next[index], tracked)
+end
+
+# (L, H, B), zero beyond a row.
+function tracked_table(rows::Rows, num_heads::Int)
+    table = zeros(longest(rows), num_heads, length(rows.next))
+    for (b, lists) in enumerate(rows.tracked), (h, list) in enumerate(lists)
+        table[1:length(list), h, b] = list
+    end
+    return table
+end
 
 # (L, B), -1 beyond a row.
 function position_table(rows::Rows)

@@ -25,6 +25,11 @@ const FILES = [
     "test_blocks.jl",
     "test_kv_cache.jl",
     "test_caches.jl",
+    "test_eviction.jl",
+    "test_rope_at.jl",
+    "test_track.jl",
+    "test_per_head_cache.jl",
+    "test_kivi_cache.jl",
     "test_quantise.jl",
     "test_cache_file.jl",
     "test_cast.jl",
@@ -35,6 +40,7 @@ const FILES = [
     "test_port.jl",
     "test_port_ops.jl",
     "test_port_caches.jl",
+    "test_decode.jl",
     "test_fixtures.jl",
 ]
 

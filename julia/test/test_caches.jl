@@ -6,6 +6,7 @@ held(cache) = (read(cache), deepcopy(cache.rows.next))
 # New caches of all kinds that grow by keys and values; B = 2, Hkv = 2, D = 4, Dv = 3.
 growing_caches(T; rope = nothing) = [
     KVCache{T}(2, 2, 4, 3; rope = rope),
+    KVCache{T}(2, 2, 4, 3; rope = rope, rope_at = rope === nothing ? nothing : "attend", track = true),
     RotatingCache{T}(2, 2, 4, 3; window = 3, keep = 1, rope = rope),
     PagedCache(PagePool{T}(30, 3, 2, 4, 3), 2; rope = rope),
     QuantisedCache{T}(2, 2, 4, 3; format = "int8", group = 2, rope = rope),
@@ -281,45 +282,6 @@ end
         plain, token = KVCache(1, 1, 1), ones(Int64, 1, 1)
         @test code_of(() -> append_columns!(plain, [1][:, :]; tokens = token)) == :invalid_config
     end
-
-    @testset "evict and shift" begin
-        cache = append_columns!(KVCache(2, 1, 1), [1 10; 2 20; 4 40])
-        truncate!(cache, [3, 2])
-        evict!(cache, [1, 7])
-        @test read(cache).positions == [0 0; 2 -1] && cache.rows.next == [3, 2]
-        append_columns!(cache, [8 80])
-        @test read(cache).positions == [0 0; 2 2; 3 -1]
-        ask(; options...) = attend(cache, zeros(Float32, 1, 1, 1, 2); options...)[:]
-        @test near(ask(mask = Mask(causal = true, window = (1, 0))), Float32[6, 80])
-        shift!(cache, 2, 2)
-        @test read(cache).positions == [0 0; 4 4; 5 -1] && cache.rows.next == [6, 5]
-        @test code_of(() -> shift!(cache, -4, 2)) == code_of(() -> shift!(cache, -5, 0)) == :invalid_config
-        shift!(cache, -3, 2)
-        @test read(cache).positions == [0 0; 1 1; 2 -1] && cache.rows.next == [3, 2]
-        truncate!(cache, [1, 0])
-        @test cache.rows.next == [1, 0]
-    end
-end
-
-@testset "a shifted key is one that was appended there $(typeof(new()))" for new in (
-    () -> KVCache{Float64}(1, 1, 4; rope = Rope()),
-    () -> KVCache{Float64}(1, 1, 4; rope = Rope(scaling = YarnScaling(factor = 4, original_length = 8))),
-    () -> QuantisedCache{Float64}(1, 1, 4; format = "int8", rope = Rope()),
-)
-    rng = MersenneTwister(63)
-    k, v = heads_of(rng, Float64, 1, 1, 4, 4, 6)
-    moved, direct = append!(new(), k, v), append!(new(), k[:, [1, 2, 5, 6], :, :], v[:, [1, 2, 5, 6], :, :])
-    shift!(evict!(moved, [2, 3]), -2, 4)
-    if moved isa KVCache
-        @test near(read(moved).k, read(direct).k)
-    else
-        # A rounding is off by half a step, which is at most sqrt(2)·max/127 in a turned pair. One key was
-        # rounded, turned with its error and rounded again, the other rounded once.
-        limit = (sqrt(2) + 1 + 1) / 2 * sqrt(2) * maximum(abs, k) / 127
-        @test all(abs.(read(moved).k .- read(direct).k) .<= limit)
-    end
-    @test same(read(moved).v, read(direct).v)
-    @test read(moved).positions == read(direct).positions && moved.rows.next == [4]
 end
 
 @testset "decode" begin
@@ -337,6 +299,7 @@ end
             KVCache{Float64}(2, 2, 4, 3; rope = cache_rope),
             PagedCache(pool, 2; rope = cache_rope),
             RotatingCache{Float64}(2, 2, 4, 3; window = 9, rope = cache_rope),
+            PerHeadCache{Float64}(2, 2, 4, 3; rope = cache_rope),
         )
         for cache in caches
             outputs = [decode!(layer, x[:, chunk, :], cache) for chunk in (1:4, 5:5, 6:7)]
@@ -366,6 +329,8 @@ end
             RotatingCache(one, one, two; window = two, keep = one),
             PagedCache(PagePool(two, two, one, two), one),
             QuantisedCache(one, one, two; format = SubString("int8 ", 1, 4), group = one, capacity = two),
+            KiviCache(one, one, two; format = "int8", key_groups = one, capacity = two),
+            PerHeadCache(one, one, two; capacity = two),
             CrossCache(one, one, two),
         )
         for cache in caches

@@ -18,6 +18,7 @@
         (kind = "rotating", window = 2.0, keep = 1, rope = config()),
         (kind = "paged", page_size = 2, num_pages = 9),
         (kind = "quantised", format = "int8", group = 1),
+        (kind = "quantised", format = "int8", key_groups = 2.0, rope = config(), rope_at = "attend"),
     ]
     for kind in kinds
         steps = [
@@ -73,4 +74,60 @@
     @test fault([add]; kind = "rotating", window = 0) == fault([add]; rope = 5) == "invalid_config"
     @test fault([add]; kind = "quantised", format = "int3") == "invalid_config"
     @test fault([merge(add, config(cache = 5))]) == "invalid_request"
+end
+
+@testset "policies, tracked weights, key groups, heads of their own" begin
+    step(kind; fields...) = config(; :do => kind, fields...)
+    v = reshape(Float32[1, 2, 4, 8, 16, 32, 64, 128], 1, 4, 2, 1)
+    inputs = stored("k" => zero(v), "v" => v, "q" => zeros(Float32, 1, 1, 2, 1), "w" => zeros(1, 1, 2, 1))
+    sizes = config(batch = 1, num_kv_heads = 2, head_dim = 1)
+    whole(steps; more...) = merge(sizes, config(; steps = steps, more...))
+    run_script(steps; more...) = run_case("kv_cache", inputs; config = whole(steps; more...))
+    add, ask = step("append"; k = "k", v = "v"), step("attend"; q = "q", out = "o")
+    by(type; fields...) = step("evict"; policy = config(; type = type, fields...))
+    look = step("read"; out = "r", positions = true, tracked = true)
+
+    steps = [
+        add => "ok", ask => "ok", by("window"; budget = 3.0, sinks = 1) => "ok",
+        by("snapkv"; budget = 3, q = "q", scale = 1, pool = 3) => "ok",
+        by("heavy_hitters"; budget = 2, recent = 1) => "ok", look => "ok", step("stats"; out = "s") => "ok",
+        by("key_norm"; budget = 1) => "ok", by("window"; budget = 1, recent = 0) => "invalid_config",
+        by("window") => "invalid_request", step("evict"; policy = config(budget = 1)) => "invalid_request",
+        step("evict"; policy = 5) => "invalid_config", by(5; budget = 1) => "invalid_config",
+        step("evict"; policy = config(type = "window", budget = 1), positions = [0]) => "invalid_config",
+        step("evict") => "invalid_request", by("snapkv"; budget = 1) => "invalid_request",
+        by("snapkv"; budget = 1, q = "none") => "invalid_request",
+        by("snapkv"; budget = 1, q = "w") => "dtype_mismatch",
+    ]
+    for (kind, list) in (("contiguous", :invalid_config), ("quantised", :invalid_config), ("per_head", :ok))
+        more = [add => "ok", by("window"; budget = [1, 2]) => String(list)]
+        answer, tensors = run_script(first.([steps; more]); kind = kind, format = "int8", track = true)
+        @test answer["steps"] == last.([steps; more])
+        per_head = kind == "per_head"
+        @test size(tensors["r.lengths"]) == size(tensors["s.positions"]) == (per_head ? (2, 1) : (1,))
+        @test tensors["r.positions"] == (per_head ? reshape([0, 3, 0, 3], 2, 2, 1) : [0 3]')
+        @test eltype(tensors["r.tracked"]) == Float64 && tensors["r.tracked"][:] == fill(0.25, 4)
+    end
+    @test run_script([look])[1]["steps"] == ["invalid_config"]
+
+    codes = step("read"; out = "r", codes = true)
+    grouped = (kind = "quantised", format = "int4", key_groups = 3, zero_point = true)
+    answer, tensors = run_script([add, codes]; grouped...)
+    @test answer["steps"] == ["ok", "ok"] && size(tensors["r.k_codes"]) == (1, 4, 2, 1)
+    @test size(tensors["r.k_scale"]) == size(tensors["r.k_zero"]) == size(tensors["r.k_tail"]) == (1, 1, 2, 1)
+
+    # the queries of a policy say of which type an empty cache is
+    answer, _ = run_script([by("snapkv"; budget = 1, q = "w"), add]; kind = "contiguous")
+    @test answer["steps"] == ["ok", "ok"]
+
+    fault(steps; more...) = code(run_script(steps; more...))
+    @test fault([add, by("random"; budget = 1)]) == "policy.random"
+    @test fault([step("truncate"; lengths = [0])]; kind = "per_head") == "step.truncate"
+    @test fault([add]; track = 1) == fault([add]; kind = "per_head", track = "true") == "invalid_config"
+    for n in (0, -1, 1.5, "2", [2])
+        @test fault([add]; kind = "quantised", format = "int8", key_groups = n) == "invalid_config"
+    end
+    @test fault([add]; kind = "quantised", format = "f16", key_groups = 2) == "invalid_config"
+    @test fault([add]; rope_at = "attend") == "invalid_config"
+    @test fault([add]; rope = config(), rope_at = "late") == "invalid_config"
 end
