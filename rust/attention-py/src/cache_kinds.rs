@@ -2,14 +2,16 @@
 
 use pyo3::prelude::*;
 use rosetta_attention::{
-    self as core, CrossCache, KvCache, LatentCache, PageSizes, PagedCache, QuantisedCache, Rope,
-    RotatingCache,
+    self as core, CrossCache, KiviCache, KvCache, LatentCache, PageSizes, PagedCache, PerHeadCache,
+    QuantisedCache, Rope, RopeAt, RotatingCache,
 };
 
-use crate::arguments::{optional_size, size};
+use rosetta_attention::AttentionError::InvalidConfig;
+
+use crate::arguments::{flag, optional_size, size};
 use crate::arrays::{Kind, Object, kind_of_dtype, with_float};
 use crate::caches::{Cache, Cached};
-use crate::errors::released;
+use crate::errors::{refuse, released};
 use crate::positions::optional_rope_options;
 use crate::quantised::quantisation;
 
@@ -37,67 +39,136 @@ impl KeyValues {
     }
 }
 
+/// rope, rope_at
+type Turn<'py> = (Object<'py>, Object<'py>);
+
+/// How keys are to be turned, and when.
+fn optional_turn(name: &'static str, (rope, at): &Turn<'_>) -> PyResult<Option<(Rope, RopeAt)>> {
+    let bad = |expected| refuse(at.py(), InvalidConfig, name, "rope_at", expected, at);
+    if rope.is_none() && !at.is_none() {
+        return Err(bad("None without rope"));
+    }
+    let at_word = if at.is_none() { None } else { at.extract::<String>().ok() };
+    let when = match at_word.as_deref() {
+        None if at.is_none() => RopeAt::Append,
+        Some("append") => RopeAt::Append,
+        Some("attend") => RopeAt::Attend,
+        _ => return Err(bad("append or attend")),
+    };
+    Ok(optional_rope_options(name, rope)?.map(|rope| (rope, when)))
+}
+
 /// A cache, and the rope that it is to have.
 fn finish<S: Cached, C: core::Cache<S> + 'static>(
     py: Python<'_>,
     make: impl FnOnce() -> core::Result<C> + Send,
-    rope: Option<Rope>,
-    with_rope: impl FnOnce(C, Rope) -> core::Result<C> + Send,
+    turn: Option<(Rope, RopeAt)>,
+    with_rope: impl FnOnce(C, Rope, RopeAt) -> core::Result<C> + Send,
 ) -> PyResult<Cache> {
-    let cache: Box<dyn core::Cache<S>> = released(py, || match rope {
+    let cache: Box<dyn core::Cache<S>> = released(py, || match turn {
         None => Ok(Box::new(make()?) as _),
-        Some(rope) => Ok(Box::new(with_rope(make()?, rope)?) as _),
+        Some((rope, at)) => Ok(Box::new(with_rope(make()?, rope, at)?) as _),
     })?;
     Ok(Cache { typed: S::guard(cache), is_latent: false })
 }
 
-/// (sizes, capacity, rope) -> cache
+/// (sizes, capacity, (rope, rope_at), track) -> cache
 #[pyfunction]
-pub fn kv_cache(sizes: Sizes<'_>, capacity: &Object<'_>, rope: &Object<'_>) -> PyResult<Cache> {
-    let (py, name) = (rope.py(), "kv_cache");
+pub fn kv_cache<'py>(
+    sizes: Sizes<'py>,
+    capacity: &Object<'py>,
+    turn: Turn<'py>,
+    track: &Object<'py>,
+) -> PyResult<Cache> {
+    let (py, name) = (track.py(), "kv_cache");
     let of = KeyValues::extract(name, &sizes)?;
     let capacity = optional_size(name, "capacity", capacity)?;
-    let rope = optional_rope_options(name, rope)?;
+    let (turn, track) = (optional_turn(name, &turn)?, flag(name, "track", track)?);
     with_float!(of.kind, S => {
-        let make = || KvCache::new(of.batch, of.heads, of.d, of.dv, capacity);
-        finish::<S, _>(py, make, rope, KvCache::with_rope)
+        let empty = || KvCache::new(of.batch, of.heads, of.d, of.dv, capacity);
+        let make = || if track { empty()?.with_track() } else { empty() };
+        finish::<S, _>(py, make, turn, KvCache::with_rope_at)
     })
 }
 
-/// (sizes, window, keep, rope) -> cache
+/// (sizes, capacity, (rope, rope_at), track) -> cache
 #[pyfunction]
-pub fn rotating_cache(
-    sizes: Sizes<'_>,
-    window: &Object<'_>,
-    keep: &Object<'_>,
-    rope: &Object<'_>,
+pub fn per_head_cache<'py>(
+    sizes: Sizes<'py>,
+    capacity: &Object<'py>,
+    turn: Turn<'py>,
+    track: &Object<'py>,
 ) -> PyResult<Cache> {
-    let (py, name) = (rope.py(), "rotating_cache");
+    let (py, name) = (track.py(), "per_head_cache");
+    let of = KeyValues::extract(name, &sizes)?;
+    let capacity = optional_size(name, "capacity", capacity)?;
+    let (turn, track) = (optional_turn(name, &turn)?, flag(name, "track", track)?);
+    with_float!(of.kind, S => {
+        let empty = || PerHeadCache::new(of.batch, of.heads, of.d, of.dv, capacity);
+        let make = || if track { empty()?.with_track() } else { empty() };
+        finish::<S, _>(py, make, turn, PerHeadCache::with_rope_at)
+    })
+}
+
+/// (sizes, window, keep, (rope, rope_at)) -> cache
+#[pyfunction]
+pub fn rotating_cache<'py>(
+    sizes: Sizes<'py>,
+    window: &Object<'py>,
+    keep: &Object<'py>,
+    turn: Turn<'py>,
+) -> PyResult<Cache> {
+    let (py, name) = (keep.py(), "rotating_cache");
     let of = KeyValues::extract(name, &sizes)?;
     let (window, keep) = (size(name, "window", window, 1)?, size(name, "keep", keep, 0)?);
-    let rope = optional_rope_options(name, rope)?;
+    let turn = optional_turn(name, &turn)?;
     with_float!(of.kind, S => {
         let make = || RotatingCache::new(of.batch, of.heads, of.d, of.dv, window, keep);
-        finish::<S, _>(py, make, rope, RotatingCache::with_rope)
+        finish::<S, _>(py, make, turn, RotatingCache::with_rope_at)
     })
 }
 
-/// (sizes, (format, group, zero_point), capacity, rope) -> cache
+/// (sizes, (format, group, zero_point), capacity, (rope, rope_at), track) -> cache
 #[pyfunction]
 pub fn quantised_cache<'py>(
     sizes: Sizes<'py>,
     format: (Object<'py>, Object<'py>, Object<'py>),
     capacity: &Object<'py>,
-    rope: &Object<'py>,
+    turn: Turn<'py>,
+    track: &Object<'py>,
 ) -> PyResult<Cache> {
-    let (py, name) = (rope.py(), "quantised_cache");
+    let (py, name) = (track.py(), "quantised_cache");
     let of = KeyValues::extract(name, &sizes)?;
     let quantisation = quantisation(name, &format)?;
     let capacity = optional_size(name, "capacity", capacity)?;
-    let rope = optional_rope_options(name, rope)?;
+    let (turn, track) = (optional_turn(name, &turn)?, flag(name, "track", track)?);
     with_float!(of.kind, S => {
-        let make = || QuantisedCache::new(of.batch, of.heads, of.d, of.dv, quantisation, capacity);
-        finish::<S, _>(py, make, rope, QuantisedCache::with_rope)
+        let empty = || QuantisedCache::new(of.batch, of.heads, of.d, of.dv, quantisation, capacity);
+        let make = || if track { empty()?.with_track() } else { empty() };
+        finish::<S, _>(py, make, turn, QuantisedCache::with_rope_at)
+    })
+}
+
+/// (sizes, (format, group, zero_point), key_groups, capacity, (rope, rope_at), track) -> cache
+#[pyfunction]
+pub fn kivi_cache<'py>(
+    sizes: Sizes<'py>,
+    format: (Object<'py>, Object<'py>, Object<'py>),
+    key_groups: &Object<'py>,
+    capacity: &Object<'py>,
+    turn: Turn<'py>,
+    track: &Object<'py>,
+) -> PyResult<Cache> {
+    let (py, name) = (track.py(), "kivi_cache");
+    let of = KeyValues::extract(name, &sizes)?;
+    let (quantisation, n) =
+        (quantisation(name, &format)?, size(name, "key_groups", key_groups, 1)?);
+    let capacity = optional_size(name, "capacity", capacity)?;
+    let (turn, track) = (optional_turn(name, &turn)?, flag(name, "track", track)?);
+    with_float!(of.kind, S => {
+        let empty = || KiviCache::new(of.batch, of.heads, of.d, of.dv, quantisation, n, capacity);
+        let make = || if track { empty()?.with_track() } else { empty() };
+        finish::<S, _>(py, make, turn, KiviCache::with_rope_at)
     })
 }
 
@@ -107,7 +178,7 @@ pub fn cross_cache(py: Python<'_>, sizes: Sizes<'_>) -> PyResult<Cache> {
     let of = KeyValues::extract("cross_cache", &sizes)?;
     with_float!(of.kind, S => {
         let make = || CrossCache::new(of.batch, of.heads, of.d, of.dv);
-        finish::<S, _>(py, make, None, |cache, _| Ok(cache))
+        finish::<S, _>(py, make, None, |cache, _, _| Ok(cache))
     })
 }
 
@@ -127,7 +198,7 @@ pub fn latent_cache(
     let capacity = optional_size(name, "capacity", capacity)?;
     let cache = with_float!(kind_of_dtype(name, dtype)?, S => {
         let make = || LatentCache::new(batch, latent_dim, rope_dim, capacity);
-        finish::<S, _>(py, make, None, |cache, _| Ok(cache))
+        finish::<S, _>(py, make, None, |cache, _, _| Ok(cache))
     })?;
     Ok(Cache { is_latent: true, ..cache })
 }
@@ -171,16 +242,16 @@ impl PagePool {
         }))
     }
 
-    /// (batch, rope) -> cache
-    fn cache(&self, batch: &Object<'_>, rope: &Object<'_>) -> PyResult<Cache> {
+    /// (batch, (rope, rope_at)) -> cache
+    fn cache<'py>(&self, batch: &Object<'py>, turn: Turn<'py>) -> PyResult<Cache> {
         let (py, name) = (batch.py(), "paged_cache");
         let batch = size(name, "batch", batch, 0)?;
-        let rope = optional_rope_options(name, rope)?;
+        let turn = optional_turn(name, &turn)?;
         match &self.0 {
-            TypedPool::F16(pool) => paged(py, pool, batch, rope),
-            TypedPool::Bf16(pool) => paged(py, pool, batch, rope),
-            TypedPool::F32(pool) => paged(py, pool, batch, rope),
-            TypedPool::F64(pool) => paged(py, pool, batch, rope),
+            TypedPool::F16(pool) => paged(py, pool, batch, turn),
+            TypedPool::Bf16(pool) => paged(py, pool, batch, turn),
+            TypedPool::F32(pool) => paged(py, pool, batch, turn),
+            TypedPool::F64(pool) => paged(py, pool, batch, turn),
         }
     }
 
@@ -200,7 +271,7 @@ fn paged<S: Cached>(
     py: Python<'_>,
     pool: &core::PagePool<S>,
     batch: usize,
-    rope: Option<Rope>,
+    turn: Option<(Rope, RopeAt)>,
 ) -> PyResult<Cache> {
-    finish::<S, _>(py, || PagedCache::new(pool, batch), rope, PagedCache::with_rope)
+    finish::<S, _>(py, || PagedCache::new(pool, batch), turn, PagedCache::with_rope_at)
 }

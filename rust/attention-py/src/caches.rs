@@ -3,7 +3,7 @@
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
-use ndarray::{Array4, ArrayRef4, Axis, CowArray, Ix1, Ix2, Ix3, Ix4};
+use ndarray::{Array1, Array4, ArrayRef4, Axis, CowArray, Ix1, Ix2, Ix3, Ix4};
 use pyo3::prelude::*;
 use rosetta_attention::AttentionError::{DtypeMismatch, InvalidConfig};
 use rosetta_attention::{self as core, Append, Padding, Stored};
@@ -13,6 +13,7 @@ use crate::arrays::{
     Floating, Object, array, give, give_narrow, optional_array, optional_view, view, wide_4,
 };
 use crate::errors::{refuse, released};
+use crate::eviction::{self, PolicyArguments, PolicyObjects};
 use crate::quantised::{CodeObjects, code_objects};
 use crate::sdpa::{StepObjects, step_objects};
 
@@ -84,6 +85,9 @@ macro_rules! with_cache {
         }
     };
 }
+
+/// name, type, shape, bytes.
+type ColumnObjects<'py> = (&'static str, String, Vec<usize>, Object<'py>);
 
 /// lengths, padding, tokens.
 type AppendOptions<'py> = (Object<'py>, Object<'py>, Object<'py>);
@@ -200,6 +204,39 @@ impl Cache {
     fn evict(&self, positions: &Object<'_>) -> PyResult<()> {
         let numbers = integers("evict", "positions", positions)?;
         with_cache!(self, |lock, S| released(positions.py(), || write::<S>(lock).evict(&numbers)))
+    }
+
+    /// (policy, budget, sinks, recent, q, scale, pool)
+    fn evict_by(&self, py: Python<'_>, policy: PolicyObjects<'_>) -> PyResult<()> {
+        with_cache!(self, |lock, S| {
+            let arguments = PolicyArguments::extract(&policy)?;
+            let q = optional_array::<S>(eviction::NAME, "q", &policy.4)?;
+            let q = q.as_ref().map(|q| wide_4(py, eviction::NAME, "q", q)).transpose()?;
+            let policy = arguments.policy(q.as_deref());
+            released(py, || write(lock).evict_by(&policy))
+        })
+    }
+
+    /// (B, Hkv, L): the weights that each slot was given.
+    fn tracked<'py>(&self, py: Python<'py>) -> PyResult<Object<'py>> {
+        let sums = with_cache!(self, |lock, S| released(py, || read::<S>(lock).tracked()))?;
+        Ok(give(py, sums))
+    }
+
+    /// What a file has of the slots: name, type, shape, bytes.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<ColumnObjects<'py>>> {
+        with_cache!(self, |lock, S| {
+            let (columns, contents, rows, batch) = released(py, || {
+                let cache = read::<S>(lock);
+                Ok((cache.columns(), cache.contents(), cache.rows().clone(), cache.sizes().batch))
+            })?;
+            let lengths = rows.lengths().to_vec();
+            let all = columns.into_iter().zip(contents).map(|(column, bytes)| {
+                let shape = column.shape(batch, &lengths, rows.longest());
+                (column.name, column.dtype.to_string(), shape, give(py, Array1::from(bytes)))
+            });
+            Ok(all.collect())
+        })
     }
 
     fn shift(&self, by: &Object<'_>, from: &Object<'_>) -> PyResult<()> {

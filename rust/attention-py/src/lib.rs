@@ -12,6 +12,7 @@ mod cache_write;
 mod caches;
 mod elements;
 mod errors;
+mod eviction;
 mod family;
 mod linear;
 mod masks;
@@ -77,6 +78,8 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cache_kinds::kv_cache, module)?)?;
     module.add_function(wrap_pyfunction!(cache_kinds::rotating_cache, module)?)?;
     module.add_function(wrap_pyfunction!(cache_kinds::quantised_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::per_head_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(cache_kinds::kivi_cache, module)?)?;
     module.add_function(wrap_pyfunction!(cache_kinds::latent_cache, module)?)?;
     module.add_function(wrap_pyfunction!(cache_kinds::cross_cache, module)?)?;
     module.add_class::<cache_kinds::PagePool>()?;

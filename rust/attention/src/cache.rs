@@ -3,24 +3,27 @@
 //! A cache holds slots in rows ([`Rows`]); attention over them speaks of the *positions* of the slots, which
 //! stay what they were when others are forgotten. Each kind differs in what it keeps, and as what.
 //!
-//! Letters: B batch, Hkv key/value heads, Hq query heads, T new tokens, Tq queries, L slots of the longest row,
-//! D and Dv head sizes.
+//! Letters: B batch, R rows of slots, Hkv key/value heads, Hq query heads, T new tokens, Tq queries, L slots of the
+//! longest row, D and Dv head sizes. R = B, or B · Hkv where every head has slots of its own.
 
 use ndarray::{
-    Array1, Array2, Array4, ArrayRef1, ArrayRef2, ArrayRef4, ArrayView3, ArrayView4, CowArray, Ix4,
-    s,
+    Array1, Array2, Array3, Array4, ArrayRef1, ArrayRef2, ArrayRef4, ArrayView3, ArrayView4,
+    CowArray, Ix4, s,
 };
 
 use crate::cache_content::{Column, Contents, Description};
-use crate::cast::{Stored, narrow, widen};
+use crate::cache_rope::{CacheRope, turned};
+use crate::cast::{Stored, widen};
 use crate::checks::{check_attend, check_index};
 use crate::errors::{AttentionError, Fault, Result};
+use crate::eviction::Policy;
 use crate::float::Float;
 use crate::masks::{Mask, allows};
 use crate::quantise::Codes;
-use crate::rope::{Rope, further_turns, rotate, turns};
+use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps, sdpa_steps};
+use crate::track::Track;
 
 /// The sizes of a cache that never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,16 +90,16 @@ pub struct Held<S> {
     pub k: Array4<S>,
     /// (B, Hkv, L, Dv), zero beyond a row; in a latent cache the rotary keys, with one head.
     pub v: Array4<S>,
-    /// (B)
+    /// (R)
     pub lengths: Array1<i64>,
-    /// (B, L), -1 beyond a row.
+    /// (R, L), -1 beyond a row.
     pub positions: Array2<i64>,
 }
 
 /// How much a cache holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stats {
-    /// (B): slots of each row.
+    /// (R): slots of each row.
     pub positions: Array1<i64>,
     /// Of keys, values, codes, scales and zeros in the slots held; in a paged cache, in all used pages.
     pub bytes: usize,
@@ -122,15 +125,20 @@ pub trait Cache<S: Stored>: Send + Sync {
     /// B, Hkv, D and Dv.
     fn sizes(&self) -> Sizes;
 
-    /// Which positions are held.
+    /// Which positions are held, by R rows.
     fn rows(&self) -> &Rows;
 
-    /// How keys are rotated when they come, and queries.
+    /// What a file has for R: (B), or (B, Hkv) where every head has slots of its own.
+    fn row_shape(&self) -> Vec<usize> {
+        vec![self.sizes().batch]
+    }
+
+    /// How keys and queries are rotated.
     fn rope(&self) -> Option<&Rope> {
         None
     }
 
-    /// How many positions each row has, (B): slots held, in a rotating cache all positions so far.
+    /// How many positions each row has, (R): slots held, in a rotating cache all positions so far.
     fn lengths(&self) -> Array1<i64> {
         self.rows().lengths()
     }
@@ -221,6 +229,15 @@ pub trait Cache<S: Stored>: Send + Sync {
     /// Copies of all that is held.
     fn read(&self) -> Held<S>;
 
+    /// The weights that each slot was given since it was appended, by all queries of all query heads that read its
+    /// KV head: a copy (B, Hkv, L), zero beyond a row.
+    ///
+    /// # Errors
+    /// `InvalidConfig` where they are not added up.
+    fn tracked(&self) -> Result<Array3<f64>> {
+        Track::default().read("tracked", self.rows())
+    }
+
     /// New row i is a copy of old row `index[i]`.
     ///
     /// # Errors
@@ -238,6 +255,16 @@ pub trait Cache<S: Stored>: Send + Sync {
     /// # Errors
     /// `Unsupported` where the kind has no such step.
     fn evict(&mut self, _positions: &[i64]) -> Result<()> {
+        lacks("step.evict")
+    }
+
+    /// Keep the slots of every row that a policy chooses, and forget the others, as `evict` does. A row that holds
+    /// no more than the budget keeps all. The choice is one for all heads that share their slots.
+    ///
+    /// # Errors
+    /// `InvalidConfig`, also for heavy hitters where no weights are added up; `ShapeMismatch`; `Unsupported` as for
+    /// `evict`.
+    fn evict_by(&mut self, _policy: &Policy<'_, S::Compute>) -> Result<()> {
         lacks("step.evict")
     }
 
@@ -287,8 +314,8 @@ pub(crate) struct Slots<'a, T> {
     pub v: CowArray<'a, T, Ix4>,
     /// The positions of the slots.
     pub rows: &'a Rows,
-    /// How keys were rotated, and queries are to be.
-    pub rope: Option<&'a Rope>,
+    /// How keys were or are to be rotated, and queries.
+    pub rope: &'a CacheRope,
 }
 
 impl<'a, T: Float> Slots<'a, T> {
@@ -296,7 +323,7 @@ impl<'a, T: Float> Slots<'a, T> {
         k: ArrayView4<'a, S>,
         v: ArrayView4<'a, S>,
         rows: &'a Rows,
-        rope: Option<&'a Rope>,
+        rope: &'a CacheRope,
     ) -> Self {
         Self { k: widen(k), v: widen(v), rows, rope }
     }
@@ -322,43 +349,10 @@ impl<'a, T: Float> Slots<'a, T> {
         }); // (B, Hq, Tq, L)
         let shown = shown.into_dyn();
         let mask = Mask { keep: Some(&shown), ..Mask::default() };
-        let q = turned(q.view(), self.rope, &stands);
-        sdpa_steps(&q, &self.k, &self.v, &Sdpa { mask, ..*options })
+        let q = turned(q.view(), self.rope.of_queries(), &stands); // (B, Hq, Tq, D)
+        let k = turned(self.k.view(), self.rope.of_attended(), &self.rows.positions()); // (B, Hkv, L, D)
+        sdpa_steps(&q, &k, &self.v, &Sdpa { mask, ..*options })
     }
-}
-
-/// `x` (B, H, T, D) rotated to `positions` (B, T), where there is a rope.
-pub(crate) fn turned<'a, S: Stored>(
-    x: ArrayView4<'a, S>,
-    rope: Option<&Rope>,
-    positions: &Array2<i64>,
-) -> CowArray<'a, S, Ix4> {
-    let Some(rope) = rope else {
-        return x.into();
-    };
-    let (cos, sin) = turns(rope, x.dim().3, positions); // (B, T, R/2) each
-    narrow::<S, _>(rotate(&widen(x), &cos, &sin, rope.interleaved)).into()
-}
-
-/// `x` (1, H, T, D), which is rotated, by `by` positions more.
-pub(crate) fn further_turned<S: Stored>(x: ArrayView4<'_, S>, rope: &Rope, by: i64) -> Array4<S> {
-    let positions = Array2::from_elem((1, x.dim().2), by); // (1, T)
-    let (cos, sin) = further_turns(rope, x.dim().3, &positions); // (1, T, R/2) each
-    narrow(rotate(&widen(x), &cos, &sin, rope.interleaved))
-}
-
-/// The keys of an append, as they are to be stored: rotated where there is a rope.
-pub(crate) fn placed_keys<'a, S: Stored>(
-    k: &'a ArrayRef4<S>,
-    rope: Option<&Rope>,
-    rows: &Rows,
-    options: &Append<'_>,
-) -> CowArray<'a, S, Ix4> {
-    let (batch, _, new, _) = k.dim();
-    let counts = options.counts(batch, new);
-    let start =
-        (0..batch).map(|b| rows.next_of(b) - options.start(new, counts[b]) as i64).collect();
-    turned(k.view(), rope, &Rows::placed(&start, new))
 }
 
 /// The old row of each new one.

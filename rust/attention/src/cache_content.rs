@@ -7,6 +7,7 @@ use ndarray::{Array4, ArrayRef4};
 use safetensors::Dtype;
 
 use crate::cache::Sizes;
+use crate::quantise::Quantisation;
 
 /// A number that files have.
 pub trait Element: Copy + Default {
@@ -43,7 +44,7 @@ element!(bf16, BF16);
 element!(f32, F32);
 element!(f64, F64);
 
-/// What the file of a cache holds for each slot under one name.
+/// What the file of a cache holds under one name, for each slot as a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// Of the tensor.
@@ -52,22 +53,49 @@ pub struct Column {
     pub dtype: Dtype,
     /// H; `None` = the tensor is (B, L, n).
     pub heads: Option<usize>,
-    /// n.
-    pub width: usize,
+    /// What stands in the place of L.
+    pub entries: Entries,
+    /// n; `None` = the tensor is (B, H, L).
+    pub width: Option<usize>,
 }
 
-impl Column {
-    /// The shape of the tensor.
-    pub fn shape(&self, batch: usize, longest: usize) -> Vec<usize> {
-        [batch].into_iter().chain(self.heads).chain([longest, self.width]).collect()
+/// What a row has one entry for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entries {
+    /// Every slot.
+    Slots,
+    /// So many slots together, if there are as many.
+    Groups(usize),
+    /// Each of the last slots, which are too few for a group of so many.
+    Tail(usize),
+}
+
+impl Entries {
+    /// How many the tensor has in a row, for rows of these lengths, memory for `longest` slots in each.
+    pub fn count(self, lengths: &[i64], longest: usize) -> usize {
+        let most = |entries: &dyn Fn(usize) -> usize| {
+            lengths.iter().map(|&length| entries(length as usize)).max().unwrap_or(0)
+        };
+        match self {
+            Self::Slots => longest,
+            Self::Groups(n) => most(&|length| length / n),
+            Self::Tail(n) => most(&|length| length % n),
+        }
     }
 }
 
 impl Column {
+    /// The shape of the tensor, for rows of these lengths, memory for `longest` slots in each.
+    pub fn shape(&self, batch: usize, lengths: &[i64], longest: usize) -> Vec<usize> {
+        let entries = self.entries.count(lengths, longest);
+        [batch].into_iter().chain(self.heads).chain([entries]).chain(self.width).collect()
+    }
+
     /// Keys and values as they were given.
     pub(crate) fn of_kv<S: Element>(sizes: Sizes) -> Vec<Self> {
+        let (heads, entries) = (Some(sizes.num_kv_heads), Entries::Slots);
         let column =
-            |name, width| Self { name, dtype: S::DTYPE, heads: Some(sizes.num_kv_heads), width };
+            |name, width| Self { name, dtype: S::DTYPE, heads, entries, width: Some(width) };
         vec![column("k", sizes.head_dim), column("v", sizes.value_dim)]
     }
 }
@@ -89,6 +117,23 @@ impl Description {
             .with("num_kv_heads", sizes.num_kv_heads)
             .with("head_dim", sizes.head_dim)
             .with("value_dim", sizes.value_dim)
+    }
+
+    /// Of a cache of codes.
+    pub(crate) fn of_quantised<S: Element>(sizes: Sizes, quantisation: &Quantisation) -> Self {
+        let &Quantisation { format, group, zero_point } = quantisation;
+        let plain = Self::of_kv::<S>("quantised", sizes)
+            .with("quantised_format", format)
+            .with("zero_point", zero_point);
+        match group.filter(|&group| group != sizes.head_dim || group != sizes.value_dim) {
+            None => plain,
+            Some(group) => plain.with("group", group),
+        }
+    }
+
+    /// And of something that is absent otherwise.
+    pub(crate) fn with_if(self, there: bool, name: &'static str, value: impl Display) -> Self {
+        if there { self.with(name, value) } else { self }
     }
 
     /// And of something else.

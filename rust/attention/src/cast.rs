@@ -116,7 +116,7 @@ pub fn cast<From: Stored, To: Stored, D: Dimension>(x: &ArrayRef<From, D>) -> Ar
 }
 
 /// Every f32 is an f64.
-fn wide<T: Float>(x: T) -> f64 {
+pub(crate) fn wide<T: Float>(x: T) -> f64 {
     x.to_f64().expect("a float")
 }
 

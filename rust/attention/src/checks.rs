@@ -7,6 +7,7 @@ mod attention;
 mod cache_file;
 mod cache_write;
 mod caches;
+mod eviction;
 mod layers;
 mod linear;
 mod mha;
@@ -30,11 +31,12 @@ pub(crate) use cache_file::{
 pub(crate) use cache_write::check_cache_write;
 pub(crate) use caches::{
     check_append, check_attend, check_cache_config, check_cache_rope, check_codes,
-    check_cross_attend, check_group, check_index, check_latent_append, check_latent_config,
-    check_no_tokens, check_not_written, check_page_size, check_pages, check_quantisation,
-    check_range, check_rollback, check_room, check_shift, check_tokens, check_truncate,
-    check_window,
+    check_cross_attend, check_finite, check_group, check_index, check_joined_heads,
+    check_key_groups, check_latent_append, check_latent_config, check_no_tokens, check_not_written,
+    check_page_size, check_pages, check_quantisation, check_range, check_rollback, check_room,
+    check_shift, check_tokens, check_truncate, check_window,
 };
+pub(crate) use eviction::{check_policy, check_queries, check_tracking};
 pub(crate) use layers::{
     check_block, check_feed_forward, check_mla, check_norm_kind, check_transformer,
 };

@@ -8,7 +8,7 @@ use ndarray::{Ix3, Ix4};
 use safetensors::Dtype;
 
 use crate::allocation::Purpose;
-use crate::cache_content::{Column, Contents, array_from_bytes, array_to_bytes};
+use crate::cache_content::{Column, Contents, Entries, array_from_bytes, array_to_bytes};
 use crate::errors::Result;
 use crate::memory::Memory;
 use crate::quantise::{Codes, Format, Quantisation};
@@ -118,7 +118,9 @@ impl CodeMemory {
             (Format::Int8, false) => (Dtype::I8, bytes),
             _ => (Dtype::U8, bytes),
         };
-        let column = |name, dtype, width| Column { name, dtype, heads: Some(self.heads), width };
+        let (heads, entries) = (Some(self.heads), Entries::Slots);
+        let column =
+            |name, dtype, width| Column { name, dtype, heads, entries, width: Some(width) };
         let mut columns = vec![column(codes, dtype, width)];
         if self.quantisation.format.is_integer() {
             columns.push(column(scale, Dtype::F32, scales));

@@ -10,20 +10,23 @@
 //! Source: Pope et al., "Efficiently Scaling Transformer Inference", 2022, section 3 (the cache
 //! and its phases).
 
-use ndarray::{ArrayRef4, ArrayView4};
+use ndarray::{Array3, ArrayRef4, ArrayView4};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
 use crate::cache_content::{Column, Contents, Description};
+use crate::cache_rope::{CacheRope, RopeAt};
 use crate::cast::Stored;
 use crate::checks::{
-    check_append, check_cache_config, check_cache_rope, check_no_tokens, check_room, check_truncate,
+    check_append, check_cache_config, check_no_tokens, check_room, check_truncate,
 };
 use crate::errors::Result;
+use crate::eviction::{Evidence, Policy, check_eviction, positions_that_stay};
 use crate::kv_slots::KvSlots;
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::track::Track;
 
 /// Keys (B, Hkv, L, D) and values (B, Hkv, L, Dv). A call that fails leaves the cache as it was.
 #[derive(Debug, Clone)]
@@ -66,10 +69,45 @@ impl<S: Stored> KvCache<S> {
     ///
     /// # Errors
     /// `ShapeMismatch`, `InvalidConfig`: also for an offset, and for a scaling that depends on the length.
-    pub fn with_rope(mut self, rope: Rope) -> Result<Self> {
-        check_cache_rope("kv_cache", self.slots.sizes, &rope)?;
-        self.slots.rope = Some(rope);
+    pub fn with_rope(self, rope: Rope) -> Result<Self> {
+        self.with_rope_at(rope, RopeAt::Append)
+    }
+
+    /// `with_rope`, with a choice of when keys are rotated.
+    ///
+    /// # Errors
+    /// Those of `with_rope`.
+    pub fn with_rope_at(mut self, rope: Rope, at: RopeAt) -> Result<Self> {
+        self.slots.rope = CacheRope::new("kv_cache", self.slots.sizes, rope, at)?;
         Ok(self)
+    }
+
+    /// The same cache, in which every attend from now on adds to each slot the weights that it gives it.
+    ///
+    /// # Errors
+    /// `InvalidConfig` where there is no memory for the sums.
+    pub fn with_track(mut self) -> Result<Self> {
+        let purpose = Purpose::option("kv_cache", "track");
+        let room = self.capacity.unwrap_or(0).max(self.slots.rows.longest());
+        self.slots.track = Track::new(purpose, self.slots.sizes, room)?;
+        Ok(self)
+    }
+
+    /// Whether it is such a cache.
+    pub(crate) fn is_tracking(&self) -> bool {
+        self.slots.track.is_on()
+    }
+
+    /// `evict_by` of what was checked, with a budget for each row.
+    pub(crate) fn keep_chosen(
+        &mut self,
+        policy: &Policy<'_, S::Compute>,
+        budgets: &[usize],
+    ) -> Result<()> {
+        for (b, stay) in positions_that_stay(policy, self, budgets)?.iter().enumerate() {
+            self.slots.retain(b, |j| stay.binary_search(&j).is_ok());
+        }
+        Ok(())
     }
 
     /// L, the length of the longest row.
@@ -103,7 +141,7 @@ impl<S: Stored> Cache<S> for KvCache<S> {
     }
 
     fn rope(&self) -> Option<&Rope> {
-        self.slots.rope.as_ref()
+        self.slots.rope.of_queries()
     }
 
     fn check_append(&self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
@@ -140,7 +178,9 @@ impl<S: Stored> Cache<S> for KvCache<S> {
         let start = self.slots.rows.align(q.dim().2, options.mask.q_offset); // (B)
 
         // 6. attend: over what is held
-        self.slots.attend(q, &start, options, |_, _| true)
+        let steps = self.slots.attend(q, &start, options, |_, _| true)?;
+        self.slots.track.add(&steps.weights);
+        Ok(steps)
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {
@@ -158,6 +198,10 @@ impl<S: Stored> Cache<S> for KvCache<S> {
     fn read(&self) -> Held<S> {
         // 9. read: zero beyond a row, where there is junk
         self.slots.read()
+    }
+
+    fn tracked(&self) -> Result<Array3<f64>> {
+        self.slots.track.read("tracked", &self.slots.rows)
     }
 
     fn reorder(&mut self, index: &[i64]) -> Result<()> {
@@ -179,17 +223,25 @@ impl<S: Stored> Cache<S> for KvCache<S> {
         Ok(())
     }
 
+    fn evict_by(&mut self, policy: &Policy<'_, S::Compute>) -> Result<()> {
+        check_eviction(self, policy, None, self.is_tracking())?;
+        let (budget, _, _) = policy.ends();
+        self.keep_chosen(policy, &vec![budget.of(0); self.slots.sizes.batch])
+    }
+
     fn shift(&mut self, by: i64, from: i64) -> Result<()> {
         self.slots.shift(by, from)
     }
 
     fn describe(&self) -> Description {
         Description::of_kv::<S>("contiguous", self.slots.sizes)
-            .with("rope", self.slots.rope.is_some())
+            .with("rope", self.slots.rope.of_held().is_some())
+            .with_if(self.slots.track.is_on(), "track", true)
     }
 
     fn columns(&self) -> Vec<Column> {
-        Column::of_kv::<S>(self.slots.sizes)
+        let of_kv = Column::of_kv::<S>(self.slots.sizes);
+        of_kv.into_iter().chain(self.slots.track.columns()).collect()
     }
 
     fn contents(&self) -> Contents {
@@ -199,6 +251,17 @@ impl<S: Stored> Cache<S> for KvCache<S> {
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
         check_room("load", rows.longest(), self.capacity)?;
         self.slots.restore(rows, contents, self.capacity.unwrap_or(0))
+    }
+}
+
+impl<S: Stored> Evidence<S> for KvCache<S> {
+    fn untracked_steps(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Steps<S::Compute>> {
+        let start = self.slots.rows.align(q.dim().2, options.mask.q_offset); // (B)
+        self.slots.attend(q, &start, options, |_, _| true)
     }
 }
 

@@ -7,21 +7,23 @@
 use ndarray::{Array1, ArrayRef4, ArrayView4, s};
 
 use crate::allocation::Purpose;
-use crate::cache::{Append, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys};
+use crate::cache::{Append, Held, Sizes, Slots, Stats, checked_index};
 use crate::cache_content::{Contents, array_from_bytes, array_to_bytes};
+use crate::cache_rope::{CacheRope, further_turned};
 use crate::cast::Stored;
 use crate::checks::check_shift;
 use crate::errors::Result;
 use crate::memory::Memory;
-use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::track::Track;
 
 /// Two memories, and the rows that say what of them is held.
 #[derive(Debug, Clone)]
 pub(crate) struct KvSlots<S> {
     pub sizes: Sizes,
-    pub rope: Option<Rope>,
+    pub rope: CacheRope,
+    pub track: Track,
     pub rows: Rows,
     k: Memory<S>, // (B, Hkv, room, D)
     v: Memory<S>, // (B, Hkv, room, Dv)
@@ -32,7 +34,8 @@ impl<S: Stored> KvSlots<S> {
         let Sizes { batch, num_kv_heads, head_dim, value_dim } = sizes;
         Ok(Self {
             sizes,
-            rope: None,
+            rope: CacheRope::default(),
+            track: Track::default(),
             rows: Rows::new(purpose, batch)?,
             k: Memory::new(purpose, (batch, num_kv_heads, room, head_dim))?,
             v: Memory::new(purpose, (batch, num_kv_heads, room, value_dim))?,
@@ -52,17 +55,19 @@ impl<S: Stored> KvSlots<S> {
     /// Memory for an append after which the longest row has `room` slots.
     pub(crate) fn grow(&mut self, room: usize) -> Result<()> {
         self.k.grow(Purpose::append(), room)?;
-        self.v.grow(Purpose::append(), room)
+        self.v.grow(Purpose::append(), room)?;
+        self.track.grow(room)
     }
 
     /// The tokens that count behind the slots of each row, keys rotated; they exist after `rows.advance`.
     pub(crate) fn write(&mut self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) {
         let counts = options.counts(self.sizes.batch, k.dim().2); // (B)
-        let k = placed_keys(k, self.rope.as_ref(), &self.rows, options); // (B, Hkv, T, D)
+        let k = self.rope.placed(k, &self.rows, options); // (B, Hkv, T, D)
         for (b, &count) in counts.iter().enumerate() {
             let end = self.rows.row(b).len();
             self.k.write(b, end, options.taken(&k, b, count)); // (Hkv, count, D)
             self.v.write(b, end, options.taken(v, b, count)); // (Hkv, count, Dv)
+            self.track.write(b, end, count);
         }
     }
 
@@ -71,12 +76,13 @@ impl<S: Stored> KvSlots<S> {
         let slots = self.rows.retain(b, keep);
         self.k.retain(b, &slots);
         self.v.retain(b, &slots);
+        self.track.retain(b, &slots);
     }
 
     /// Positions >= `from` move by `by`; their keys, if rotated, turn on.
     pub(crate) fn shift(&mut self, by: i64, from: i64) -> Result<()> {
         check_shift("shift", &self.rows, by, from)?;
-        if let Some(rope) = self.rope.as_ref().filter(|_| by != 0) {
+        if let Some(rope) = self.rope.of_held().filter(|_| by != 0) {
             for b in 0..self.sizes.batch {
                 let slots = self.rows.slots_from(b, from);
                 let turned = further_turned(self.k.slots(b, slots.clone()), rope, by);
@@ -95,7 +101,7 @@ impl<S: Stored> KvSlots<S> {
         options: &Sdpa<'_, S::Compute>,
         sees: impl Fn(i64, i64) -> bool,
     ) -> Result<Steps<S::Compute>> {
-        let slots = Slots::new(self.keys(), self.values(), &self.rows, self.rope.as_ref());
+        let slots = Slots::new(self.keys(), self.values(), &self.rows, &self.rope);
         slots.attend(q, start, options, sees)
     }
 
@@ -104,6 +110,7 @@ impl<S: Stored> KvSlots<S> {
         let index = checked_index(index, self.sizes.batch)?;
         self.k.reorder(&index);
         self.v.reorder(&index);
+        self.track.reorder(&index);
         self.rows.reorder(&index);
         Ok(())
     }
@@ -123,10 +130,11 @@ impl<S: Stored> KvSlots<S> {
         self.rows.stats(self.k.slot_bytes() + self.v.slot_bytes())
     }
 
-    /// The columns `k` and `v` of a file.
+    /// The columns `k` and `v` of a file, and with a track `tracked`.
     pub(crate) fn contents(&self) -> Contents {
         let held = self.read();
-        vec![array_to_bytes(&held.k), array_to_bytes(&held.v)]
+        let both = [array_to_bytes(&held.k), array_to_bytes(&held.v)];
+        both.into_iter().chain(self.track.contents(&self.rows)).collect()
     }
 
     /// The way back, into memory for at least `room` slots a row.
@@ -136,6 +144,7 @@ impl<S: Stored> KvSlots<S> {
         let (k, v) = (&contents[0], &contents[1]);
         let k = Memory::holding(Purpose::load(), array_from_bytes(k, shape(head_dim)), room)?;
         let v = Memory::holding(Purpose::load(), array_from_bytes(v, shape(value_dim)), room)?;
+        self.track = self.track.restored(contents.get(2), &rows, room)?;
         (self.rows, self.k, self.v) = (rows, k, v);
         Ok(())
     }

@@ -17,7 +17,10 @@ use ndarray::{ArrayRef4, Axis, concatenate, s};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index};
-use crate::cache_content::{Column, Contents, Description, array_from_bytes, array_to_bytes};
+use crate::cache_content::{
+    Column, Contents, Description, Entries, array_from_bytes, array_to_bytes,
+};
+use crate::cache_rope::CacheRope;
 use crate::cast::Stored;
 use crate::checks::{
     check_latent_append, check_latent_config, check_no_tokens, check_room, check_truncate,
@@ -120,7 +123,12 @@ impl<S: Stored> Cache<S> for LatentCache<S> {
         // 3. attend: the values are a part of the keys
         let keys = self.tokens.view(self.rows.longest()); // (B, 1, L, R + Dr)
         let values = keys.slice_move(s![.., .., .., ..self.latent_dim]); // (B, 1, L, R)
-        Slots::new(keys, values, &self.rows, None).attend(q, &start, options, |_, _| true)
+        Slots::new(keys, values, &self.rows, &CacheRope::default()).attend(
+            q,
+            &start,
+            options,
+            |_, _| true,
+        )
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {
@@ -167,7 +175,14 @@ impl<S: Stored> Cache<S> for LatentCache<S> {
     }
 
     fn columns(&self) -> Vec<Column> {
-        let column = |name, width| Column { name, dtype: S::DTYPE, heads: None, width };
+        let entries = Entries::Slots;
+        let column = |name, width| Column {
+            name,
+            dtype: S::DTYPE,
+            heads: None,
+            entries,
+            width: Some(width),
+        };
         vec![column("latent", self.latent_dim), column("rope_key", self.rope_dim)]
     }
 

@@ -7,7 +7,8 @@
 //!   [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
 //!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`].
 //! - Caches: the trait [`cache::Cache`], and its kinds [`kv_cache`], [`rotating_cache`], [`paged_cache`] with its
-//!   [`page_pool`], [`quantised_cache`] on [`quantise`](mod@quantise), [`latent_cache`], [`cross_cache`]; [`cache_file`];
+//!   [`page_pool`], [`quantised_cache`] and [`kivi_cache`] on [`quantise`](mod@quantise), [`per_head_cache`],
+//!   [`latent_cache`], [`cross_cache`]; what they forget, [`eviction`], and turn, [`cache_rope`]; [`cache_file`];
 //!   [`cache_write`](mod@cache_write).
 //! - Positions: [`sinusoidal`](mod@sinusoidal), [`rope`](mod@rope), [`rope_scaling`], [`alibi`](mod@alibi),
 //!   [`relative_bias`](mod@relative_bias).
@@ -40,6 +41,7 @@ pub mod block;
 pub mod cache;
 pub mod cache_content;
 pub mod cache_file;
+pub mod cache_rope;
 pub mod cache_write;
 pub mod cast;
 mod checks;
@@ -47,11 +49,15 @@ mod code_memory;
 pub mod cross_cache;
 pub mod dropout;
 pub mod errors;
+pub mod eviction;
 pub mod feed_forward;
 pub mod flash;
 pub mod float;
+mod fp8;
 pub mod gated_linear;
 pub mod gelu;
+mod key_groups;
+pub mod kivi_cache;
 pub mod kv_cache;
 mod kv_slots;
 pub mod latent_cache;
@@ -68,6 +74,7 @@ pub mod mla_absorbed;
 pub mod packing;
 pub mod page_pool;
 pub mod paged_cache;
+pub mod per_head_cache;
 pub mod philox;
 pub mod quantise;
 pub mod quantised_cache;
@@ -87,6 +94,7 @@ pub mod sparse_patterns;
 pub mod split_kv;
 pub mod structured;
 pub mod swiglu;
+mod track;
 pub mod transformer;
 pub mod varlen;
 
@@ -94,16 +102,19 @@ pub use alibi::{AlibiSteps, alibi, alibi_slopes, alibi_steps};
 pub use block::{Block, BlockOptions, Norm, NormKind};
 pub use cache::{Append, Cache, Held, Padding, PageCounts, Sizes, Stats};
 pub use cache_file::{load, save};
+pub use cache_rope::RopeAt;
 pub use cache_write::cache_write;
 pub use cast::{Stored, cast, narrow, widen};
 pub use cross_cache::CrossCache;
 pub use dropout::{Dropout, DropoutSteps, dropout, dropout_steps};
 pub use errors::{AttentionError, Fault, Result};
+pub use eviction::{Budget, Policy};
 pub use feed_forward::{Activation, FeedForward};
 pub use flash::{Tiles, flash};
 pub use float::Float;
 pub use gated_linear::{GatedLinear, Rule, gated_linear};
 pub use gelu::{Approximate, gelu};
+pub use kivi_cache::KiviCache;
 pub use kv_cache::KvCache;
 pub use latent_cache::LatentCache;
 pub use layer_norm::{LayerNormSteps, layer_norm, layer_norm_steps};
@@ -117,6 +128,7 @@ pub use mla::{MlaOptions, MlaSteps, MultiHeadLatentAttention};
 pub use packing::{Packing, unpack};
 pub use page_pool::{PagePool, PageSizes};
 pub use paged_cache::PagedCache;
+pub use per_head_cache::PerHeadCache;
 pub use philox::philox_words;
 pub use quantise::{Codes, Format, Quantisation, quantise, restore};
 pub use quantised_cache::QuantisedCache;

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use ndarray::{Array1, Array4, ArrayView3, ArrayView4, Axis, s};
+use ndarray::{Array1, Array4, ArrayView3, ArrayView4, ArrayViewMut4, Axis, s};
 
 use crate::allocation::Purpose;
 use crate::errors::Result;
@@ -64,6 +64,11 @@ impl<E: Copy + Default> Memory<E> {
     /// A view (B, H, L, n).
     pub(crate) fn view(&self, longest: usize) -> ArrayView4<'_, E> {
         self.0.slice(s![.., .., ..longest, ..])
+    }
+
+    /// The same, to change.
+    pub(crate) fn view_mut(&mut self, longest: usize) -> ArrayViewMut4<'_, E> {
+        self.0.slice_mut(s![.., .., ..longest, ..])
     }
 
     /// A copy (B, H, L, n), zero beyond the slots of each row: by selection, since junk may be NaN.

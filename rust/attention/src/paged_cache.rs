@@ -15,12 +15,11 @@ use std::mem::take;
 use ndarray::{Array4, ArrayRef4, s};
 
 use crate::allocation::Purpose;
-use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index, placed_keys};
+use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index};
 use crate::cache_content::{Column, Contents, Description, array_from_bytes, array_to_bytes};
+use crate::cache_rope::{CacheRope, RopeAt};
 use crate::cast::Stored;
-use crate::checks::{
-    check_append, check_cache_rope, check_pages, check_tokens, check_truncate, check_whole_rows,
-};
+use crate::checks::{check_append, check_pages, check_tokens, check_truncate, check_whole_rows};
 use crate::errors::Result;
 use crate::page_pool::{PageId, PagePool, PageSizes, Pages};
 use crate::rope::Rope;
@@ -31,7 +30,7 @@ use crate::sdpa::{Sdpa, Steps};
 #[derive(Debug)]
 pub struct PagedCache<S: Stored> {
     pool: PagePool<S>,
-    rope: Option<Rope>,
+    rope: CacheRope,
     rows: Rows,
     tables: Vec<Vec<PageId>>,
     tokens: Vec<Vec<i64>>, // of each row, as far as they are known
@@ -46,7 +45,7 @@ impl<S: Stored> PagedCache<S> {
         let purpose = Purpose::option("paged_cache", "batch");
         Ok(Self {
             pool: pool.clone(),
-            rope: None,
+            rope: CacheRope::default(),
             rows: Rows::new(purpose, batch)?,
             tables: purpose.list(batch, vec![])?,
             tokens: purpose.list(batch, vec![])?,
@@ -57,9 +56,16 @@ impl<S: Stored> PagedCache<S> {
     ///
     /// # Errors
     /// As for [`KvCache::with_rope`](crate::KvCache::with_rope).
-    pub fn with_rope(mut self, rope: Rope) -> Result<Self> {
-        check_cache_rope("paged_cache", self.sizes(), &rope)?;
-        self.rope = Some(rope);
+    pub fn with_rope(self, rope: Rope) -> Result<Self> {
+        self.with_rope_at(rope, RopeAt::Append)
+    }
+
+    /// `with_rope`, with a choice of when keys are rotated.
+    ///
+    /// # Errors
+    /// Those of `with_rope`.
+    pub fn with_rope_at(mut self, rope: Rope, at: RopeAt) -> Result<Self> {
+        self.rope = CacheRope::new("paged_cache", self.sizes(), rope, at)?;
         Ok(self)
     }
 
@@ -208,7 +214,7 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
     }
 
     fn rope(&self) -> Option<&Rope> {
-        self.rope.as_ref()
+        self.rope.of_queries()
     }
 
     fn check_append(&self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
@@ -221,7 +227,7 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
 
     fn append(&mut self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
         self.check_append(k, v, options)?;
-        let k = placed_keys(k, self.rope.as_ref(), &self.rows, options).into_owned(); // (B, Hkv, T, D)
+        let k = self.rope.placed(k, &self.rows, options).into_owned(); // (B, Hkv, T, D)
         let pool = self.pool.clone();
         self.extend(&mut pool.lock(), (&k, v), options)
     }
@@ -236,7 +242,7 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
 
         // 5. attend: over the pages of each row, one after the other
         let (k, v) = self.gather(); // (B, Hkv, L, D), (B, Hkv, L, Dv)
-        let slots = Slots::new(k.view(), v.view(), &self.rows, self.rope.as_ref());
+        let slots = Slots::new(k.view(), v.view(), &self.rows, &self.rope);
         slots.attend(q, &start, options, |_, _| true)
     }
 
@@ -299,7 +305,7 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
 
     fn describe(&self) -> Description {
         Description::of_kv::<S>("paged", self.sizes())
-            .with("rope", self.rope.is_some())
+            .with("rope", self.rope.of_held().is_some())
             .with("page_size", self.page_size())
             .with("num_pages", self.pool.sizes().num_pages)
     }

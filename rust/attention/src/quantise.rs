@@ -22,6 +22,7 @@ use ndarray::{Array, ArrayRef, Axis, Dimension};
 
 use crate::checks::{check_codes, check_group, check_range};
 use crate::errors::{AttentionError, Fault, Result};
+use crate::fp8::{e4m3_code, e4m3_value};
 
 /// What a number is stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,29 +161,11 @@ pub fn quantise<D: Dimension>(
         }
         let mut rounded = Vec::with_capacity(n); // (n)
         for channels in lane.chunks(group) {
-            // 1. scale: so that the largest number of the group gets the largest code
-            let (scale, zero) = scale_and_zero(channels, &quantisation);
-            check_range("quantise", channels, scale)?;
+            let (scale, zero) = integer_codes(channels, &quantisation, &mut rounded)?;
             scales.push(scale);
-            if quantisation.zero_point {
-                zeros.push(zero);
-            }
-
-            // 2. round: half to even; a group without extent has no scale to divide by
-            let (low, high) = quantisation.range();
-            let round = |&x: &f32| ((x - zero) / scale).round_ties_even().clamp(low, high) as i16;
-            let code = |x| if scale == 0.0 { 0 } else { round(x) };
-            rounded.extend(channels.iter().map(code));
+            zeros.extend(quantisation.zero_point.then_some(zero));
         }
-
-        // 3. pack: int4 two a byte, the even channel in the low four bits
-        match quantisation.format {
-            Format::Int4 => codes.extend(rounded.chunks(2).map(|pair| {
-                let high = pair.get(1).map_or(0, |code| code & 15);
-                ((high << 4) | (pair[0] & 15)) as u8
-            })),
-            _ => codes.extend(rounded.iter().map(|&code| code as u8)),
-        }
+        codes.extend(packed(&rounded, quantisation.format));
     }
     let (bytes, groups, zero_groups) = quantisation.sizes(n);
     Ok(Codes {
@@ -192,6 +175,36 @@ pub fn quantise<D: Dimension>(
         scale: with_last(x, groups, scales),
         zero: with_last(x, zero_groups, zeros),
     })
+}
+
+/// Adds the codes of one group to others; its scale, and a zero of 0 where there is none.
+pub(crate) fn integer_codes(
+    group: &[f32],
+    quantisation: &Quantisation,
+    codes: &mut Vec<i16>,
+) -> Result<(f32, f32)> {
+    // 1. scale: so that the largest number of the group gets the largest code
+    let (scale, zero) = scale_and_zero(group, quantisation);
+    check_range("quantise", group, scale)?;
+
+    // 2. round: half to even; a group without extent has no scale to divide by
+    let (low, high) = quantisation.range();
+    let round = |&x: &f32| ((x - zero) / scale).round_ties_even().clamp(low, high) as i16;
+    codes.extend(group.iter().map(|x| if scale == 0.0 { 0 } else { round(x) }));
+    Ok((scale, zero))
+}
+
+/// The bytes of a lane of integers.
+pub(crate) fn packed(codes: &[i16], format: Format) -> Vec<u8> {
+    // 3. pack: int4 two a byte, the even channel in the low four bits
+    let pair = |pair: &[i16]| {
+        let high = pair.get(1).map_or(0, |code| code & 15);
+        ((high << 4) | (pair[0] & 15)) as u8
+    };
+    match format {
+        Format::Int4 => codes.chunks(2).map(pair).collect(),
+        _ => codes.iter().map(|&code| code as u8).collect(),
+    }
 }
 
 /// The numbers (…, n) that codes stand for.
@@ -236,7 +249,7 @@ fn scale_and_zero(channels: &[f32], quantisation: &Quantisation) -> (f32, f32) {
 }
 
 /// One code of a lane of integers.
-fn integer_code(lane: &[u8], channel: usize, quantisation: &Quantisation) -> f32 {
+pub(crate) fn integer_code(lane: &[u8], channel: usize, quantisation: &Quantisation) -> f32 {
     match (quantisation.format, quantisation.zero_point) {
         (Format::Int4, zero_point) => {
             let four = (lane[channel / 2] >> (channel % 2 * 4)) & 15;
@@ -267,28 +280,6 @@ fn float_value(lane: &[u8], channel: usize, format: Format) -> f32 {
     }
 }
 
-/// The nearest of the numbers with four bits of precision, half to even, at most 448 in size.
-fn e4m3_code(x: f32) -> u8 {
-    if x.is_nan() {
-        return 0x7f;
-    }
-    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
-    let size = x.abs().min(448.0);
-    let exponent = ((size.to_bits() >> 23) as i32 - 127).max(-6); // subnormal below 2^-6
-    let steps = (size / 2.0_f32.powi(exponent - 3)).round_ties_even(); // 8 to 16 of them, or less than 8
-    sign | (steps as i32 + 8 * (exponent + 6)) as u8 // the eighth step is what counts the exponent up
-}
-
-fn e4m3_value(code: u8) -> f32 {
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let size = match (code & 0x7f, exponent) {
-        (0x7f, _) => f32::NAN,
-        (_, 0) => fraction * 2.0_f32.powi(-9),
-        _ => (8.0 + fraction) * 2.0_f32.powi(exponent - 10),
-    };
-    if code & 0x80 == 0 { size } else { -size }
-}
-
 /// Values in the shape of `x`, but for the size of its last axis.
 fn with_last<A, E, D: Dimension>(x: &ArrayRef<A, D>, last: usize, values: Vec<E>) -> Array<E, D> {
     let mut shape = x.raw_dim();
@@ -308,28 +299,6 @@ mod tests {
 
     fn float(format: Format) -> Quantisation {
         int(format, false)
-    }
-
-    #[test]
-    fn every_code_of_fp8() {
-        let mut before = 0.0;
-        for code in 0..0x7f_u8 {
-            let value = e4m3_value(code);
-            assert_eq!((e4m3_code(value), e4m3_code(-value)), (code, code | 0x80));
-            if code > 0 {
-                let middle = (before + value) / 2.0; // exact
-                assert_eq!(e4m3_code(middle), if code % 2 == 0 { code } else { code - 1 });
-                assert_eq!(e4m3_code(middle.next_up()), code);
-                assert_eq!(e4m3_code(middle.next_down()), code - 1);
-            }
-            before = value;
-        }
-        assert_eq!(before, 448.0);
-        for huge in [448.1, 464.0, 1e30, f32::INFINITY] {
-            assert_eq!((e4m3_code(huge), e4m3_code(-huge)), (0x7e, 0xfe));
-        }
-        assert_eq!((e4m3_code(-f32::NAN), e4m3_code(-0.0)), (0x7f, 0x80));
-        assert!(e4m3_value(0x7f).is_nan() && e4m3_value(0xff).is_nan());
     }
 
     #[test]

@@ -11,24 +11,25 @@
 
 use std::marker::PhantomData;
 
-use ndarray::{Array4, ArrayRef4, Axis, Ix3, Ix4};
+use ndarray::{Array3, Array4, ArrayRef4, Axis, Ix3, Ix4};
 
 use crate::allocation::Purpose;
-use crate::cache::{
-    Append, Cache, Held, Sizes, Slots, Stats, checked_index, further_turned, placed_keys,
-};
+use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index};
 use crate::cache_content::{Column, Contents, Description};
+use crate::cache_rope::{CacheRope, RopeAt, further_turned};
 use crate::cast::{Stored, cast};
 use crate::checks::{
-    check_append, check_cache_config, check_cache_rope, check_no_tokens, check_quantisation,
-    check_room, check_shift, check_truncate,
+    check_append, check_cache_config, check_no_tokens, check_quantisation, check_room, check_shift,
+    check_truncate,
 };
 use crate::code_memory::CodeMemory;
 use crate::errors::Result;
+use crate::eviction::{Evidence, Policy, check_eviction, positions_that_stay};
 use crate::quantise::{Codes, Quantisation, quantise, restored};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::track::Track;
 
 /// Codes of keys and values. A call that fails leaves the cache as it was.
 #[derive(Debug, Clone)]
@@ -36,7 +37,8 @@ pub struct QuantisedCache<S> {
     sizes: Sizes,
     capacity: Option<usize>,
     quantisation: Quantisation,
-    rope: Option<Rope>,
+    rope: CacheRope,
+    track: Track,
     rows: Rows,
     k: CodeMemory,         // (B, Hkv, room, D)
     v: CodeMemory,         // (B, Hkv, room, Dv)
@@ -69,7 +71,8 @@ impl<S: Stored> QuantisedCache<S> {
             sizes,
             capacity,
             quantisation,
-            rope: None,
+            rope: CacheRope::default(),
+            track: Track::default(),
             rows: Rows::new(purpose, batch)?,
             k: memory(head_dim)?,
             v: memory(value_dim)?,
@@ -81,9 +84,27 @@ impl<S: Stored> QuantisedCache<S> {
     ///
     /// # Errors
     /// As for [`KvCache::with_rope`](crate::KvCache::with_rope).
-    pub fn with_rope(mut self, rope: Rope) -> Result<Self> {
-        check_cache_rope("quantised_cache", self.sizes, &rope)?;
-        self.rope = Some(rope);
+    pub fn with_rope(self, rope: Rope) -> Result<Self> {
+        self.with_rope_at(rope, RopeAt::Append)
+    }
+
+    /// `with_rope`, with a choice of when keys are rotated.
+    ///
+    /// # Errors
+    /// Those of `with_rope`.
+    pub fn with_rope_at(mut self, rope: Rope, at: RopeAt) -> Result<Self> {
+        self.rope = CacheRope::new("quantised_cache", self.sizes, rope, at)?;
+        Ok(self)
+    }
+
+    /// The same cache, in which every attend from now on adds to each slot the weights that it gives it.
+    ///
+    /// # Errors
+    /// `InvalidConfig` where there is no memory for the sums.
+    pub fn with_track(mut self) -> Result<Self> {
+        let purpose = Purpose::option("quantised_cache", "track");
+        let room = self.capacity.unwrap_or(0).max(self.rows.longest());
+        self.track = Track::new(purpose, self.sizes, room)?;
         Ok(self)
     }
 
@@ -102,7 +123,7 @@ impl<S: Stored> QuantisedCache<S> {
 
         // 2. quantise: the tokens that count, after their rotation, all in f32
         let (k, v): (Array4<f32>, Array4<f32>) = (cast(k), cast(v));
-        let k = placed_keys(&k, self.rope.as_ref(), &self.rows, options); // (B, Hkv, T, D)
+        let k = self.rope.placed(&k, &self.rows, options); // (B, Hkv, T, D)
         let codes = |x, b, count| {
             quantise(&options.taken(x, b, count), self.quantisation) // (Hkv, count, ·)
         };
@@ -116,12 +137,42 @@ impl<S: Stored> QuantisedCache<S> {
         let needed = self.longest_after(counts);
         self.k.grow(Purpose::append(), needed)?;
         self.v.grow(Purpose::append(), needed)?;
+        self.track.grow(needed)?;
         for (b, (k, v)) in codes.iter().enumerate() {
-            self.k.write(b, self.rows.row(b).len(), k);
-            self.v.write(b, self.rows.row(b).len(), v);
+            let end = self.rows.row(b).len();
+            self.k.write(b, end, k);
+            self.v.write(b, end, v);
+            self.track.write(b, end, counts[b]);
         }
         self.rows.advance(counts);
         Ok(())
+    }
+
+    /// Row `b` forgets the positions that do not pass.
+    fn retain(&mut self, b: usize, keep: impl Fn(i64) -> bool) {
+        let slots = self.rows.retain(b, keep);
+        self.k.retain(b, &slots);
+        self.v.retain(b, &slots);
+        self.track.retain(b, &slots);
+    }
+}
+
+impl<S: Stored> Evidence<S> for QuantisedCache<S> {
+    fn untracked_steps(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+    ) -> Result<Steps<S::Compute>> {
+        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
+
+        // 4. restore: the values that the codes stand for
+        let longest = self.rows.longest();
+        let k: Array4<S::Compute> = cast(&restored(&self.k.codes(longest))); // (B, Hkv, L, D)
+        let v: Array4<S::Compute> = cast(&restored(&self.v.codes(longest))); // (B, Hkv, L, Dv)
+
+        // 5. attend: over them, as over any others
+        let slots = Slots::new(k.view(), v.view(), &self.rows, &self.rope);
+        slots.attend(q, &start, options, |_, _| true)
     }
 }
 
@@ -135,7 +186,7 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
     }
 
     fn rope(&self) -> Option<&Rope> {
-        self.rope.as_ref()
+        self.rope.of_queries()
     }
 
     fn check_append(&self, k: &ArrayRef4<S>, v: &ArrayRef4<S>, options: &Append<'_>) -> Result<()> {
@@ -167,16 +218,9 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
         options: &Sdpa<'_, S::Compute>,
     ) -> Result<Steps<S::Compute>> {
         self.check_attend(q.dim(), self.rows.longest(), options)?;
-        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
-
-        // 4. restore: the values that the codes stand for
-        let longest = self.rows.longest();
-        let k: Array4<S::Compute> = cast(&restored(&self.k.codes(longest))); // (B, Hkv, L, D)
-        let v: Array4<S::Compute> = cast(&restored(&self.v.codes(longest))); // (B, Hkv, L, Dv)
-
-        // 5. attend: over them, as over any others
-        let slots = Slots::new(k.view(), v.view(), &self.rows, self.rope.as_ref());
-        slots.attend(q, &start, options, |_, _| true)
+        let steps = self.untracked_steps(q, options)?;
+        self.track.add(&steps.weights);
+        Ok(steps)
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {
@@ -198,10 +242,15 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
         Held { k, v, lengths, positions: self.rows.positions() }
     }
 
+    fn tracked(&self) -> Result<Array3<f64>> {
+        self.track.read("tracked", &self.rows)
+    }
+
     fn reorder(&mut self, index: &[i64]) -> Result<()> {
         let index = checked_index(index, self.sizes.batch)?;
         self.k.reorder(&index);
         self.v.reorder(&index);
+        self.track.reorder(&index);
         self.rows.reorder(&index);
         Ok(())
     }
@@ -216,16 +265,24 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
 
     fn evict(&mut self, positions: &[i64]) -> Result<()> {
         for b in 0..self.sizes.batch {
-            let slots = self.rows.retain(b, |j| !positions.contains(&j));
-            self.k.retain(b, &slots);
-            self.v.retain(b, &slots);
+            self.retain(b, |j| !positions.contains(&j));
+        }
+        Ok(())
+    }
+
+    fn evict_by(&mut self, policy: &Policy<'_, S::Compute>) -> Result<()> {
+        check_eviction(self, policy, None, self.track.is_on())?;
+        let (budget, _, _) = policy.ends();
+        let budgets = vec![budget.of(0); self.sizes.batch];
+        for (b, stay) in positions_that_stay(policy, self, &budgets)?.iter().enumerate() {
+            self.retain(b, |j| stay.binary_search(&j).is_ok());
         }
         Ok(())
     }
 
     fn shift(&mut self, by: i64, from: i64) -> Result<()> {
         check_shift("shift", &self.rows, by, from)?;
-        if let Some(rope) = self.rope.as_ref().filter(|_| by != 0) {
+        if let Some(rope) = self.rope.of_held().filter(|_| by != 0) {
             let again = |b| {
                 let slots = self.rows.slots_from(b, from);
                 let keys = restored(&self.k.slots(b, slots.clone())); // (1, Hkv, moved, D)
@@ -247,33 +304,29 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
     }
 
     fn describe(&self) -> Description {
-        let Quantisation { format, group, zero_point } = self.quantisation;
-        let Sizes { head_dim, value_dim, .. } = self.sizes;
-        let plain = Description::of_kv::<S>("quantised", self.sizes)
-            .with("rope", self.rope.is_some())
-            .with("quantised_format", format)
-            .with("zero_point", zero_point);
-        match group.filter(|&group| group != head_dim || group != value_dim) {
-            None => plain,
-            Some(group) => plain.with("group", group),
-        }
+        Description::of_quantised::<S>(self.sizes, &self.quantisation)
+            .with("rope", self.rope.of_held().is_some())
+            .with_if(self.track.is_on(), "track", true)
     }
 
     fn columns(&self) -> Vec<Column> {
         let mut columns = self.k.columns(["k_codes", "k_scale", "k_zero"]);
         columns.extend(self.v.columns(["v_codes", "v_scale", "v_zero"]));
+        columns.extend(self.track.columns());
         columns
     }
 
     fn contents(&self) -> Contents {
-        [&self.k, &self.v].into_iter().flat_map(|memory| memory.contents(&self.rows)).collect()
+        let codes = [&self.k, &self.v].into_iter().flat_map(|memory| memory.contents(&self.rows));
+        codes.chain(self.track.contents(&self.rows)).collect()
     }
 
     fn restore(&mut self, rows: Rows, contents: &Contents) -> Result<()> {
         check_room("load", rows.longest(), self.capacity)?;
         let (room, per_memory) = (self.capacity.unwrap_or(0), contents.len() / 2);
         let k = self.k.restored(&contents[..per_memory], &rows, room)?;
-        let v = self.v.restored(&contents[per_memory..], &rows, room)?;
+        let v = self.v.restored(&contents[per_memory..2 * per_memory], &rows, room)?;
+        self.track = self.track.restored(contents.get(2 * per_memory), &rows, room)?;
         (self.rows, self.k, self.v) = (rows, k, v);
         Ok(())
     }

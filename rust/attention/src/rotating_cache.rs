@@ -20,10 +20,10 @@ use ndarray::{Array1, ArrayRef4};
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
 use crate::cache_content::{Column, Contents, Description};
+use crate::cache_rope::{CacheRope, RopeAt};
 use crate::cast::Stored;
 use crate::checks::{
-    check_append, check_cache_config, check_cache_rope, check_no_tokens, check_rollback,
-    check_truncate, check_window,
+    check_append, check_cache_config, check_no_tokens, check_rollback, check_truncate, check_window,
 };
 use crate::errors::Result;
 use crate::kv_slots::KvSlots;
@@ -95,9 +95,16 @@ impl<S: Stored> RotatingCache<S> {
     ///
     /// # Errors
     /// As for [`KvCache::with_rope`](crate::KvCache::with_rope).
-    pub fn with_rope(mut self, rope: Rope) -> Result<Self> {
-        check_cache_rope("rotating_cache", self.slots.sizes, &rope)?;
-        self.slots.rope = Some(rope);
+    pub fn with_rope(self, rope: Rope) -> Result<Self> {
+        self.with_rope_at(rope, RopeAt::Append)
+    }
+
+    /// `with_rope`, with a choice of when keys are rotated.
+    ///
+    /// # Errors
+    /// Those of `with_rope`.
+    pub fn with_rope_at(mut self, rope: Rope, at: RopeAt) -> Result<Self> {
+        self.slots.rope = CacheRope::new("rotating_cache", self.slots.sizes, rope, at)?;
         Ok(self)
     }
 }
@@ -112,7 +119,7 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
     }
 
     fn rope(&self) -> Option<&Rope> {
-        self.slots.rope.as_ref()
+        self.slots.rope.of_queries()
     }
 
     fn lengths(&self) -> Array1<i64> {
@@ -209,7 +216,7 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
 
     fn describe(&self) -> Description {
         Description::of_kv::<S>("rotating", self.slots.sizes)
-            .with("rope", self.slots.rope.is_some())
+            .with("rope", self.slots.rope.of_held().is_some())
             .with("window", self.reach.window)
             .with("keep", self.reach.keep)
     }

@@ -9,9 +9,9 @@ use ndarray::{Array1, Array2, Array4, Axis, array, concatenate, s};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rosetta_attention::{
-    Append, Cache, CrossCache, Format, Held, KvCache, LatentCache, Mask, Offset, Padding, PagePool,
-    PageSizes, PagedCache, Quantisation, QuantisedCache, Rope, RotatingCache, Sdpa, load, quantise,
-    restore, save, sdpa,
+    Append, Cache, CrossCache, Format, Held, KiviCache, KvCache, LatentCache, Mask, Offset,
+    Padding, PagePool, PageSizes, PagedCache, PerHeadCache, Quantisation, QuantisedCache, Rope,
+    RopeAt, RotatingCache, Sdpa, load, quantise, restore, save, sdpa,
 };
 
 const BATCH: usize = 2;
@@ -48,6 +48,29 @@ fn caches(turn: bool) -> Vec<Any> {
         Box::new(paged.with_rope(rope()).unwrap()),
         Box::new(quantised.with_rope(rope()).unwrap()),
     ]
+}
+
+/// Those, and what attends to groups of keys, by head, or with a trace.
+fn every_cache(turn: bool) -> Vec<Any> {
+    let contiguous = KvCache::new(BATCH, HEADS, D, DV, None).unwrap().with_track().unwrap();
+    let per_head = PerHeadCache::new(BATCH, HEADS, D, DV, None).unwrap().with_track().unwrap();
+    let int4 = Quantisation { format: Format::Int4, group: None, zero_point: true };
+    let kivi = KiviCache::new(BATCH, HEADS, D, DV, int4, 2, None).unwrap().with_track().unwrap();
+    let int8 = Quantisation { group: None, zero_point: false, ..INT8 };
+    let quantised = QuantisedCache::new(BATCH, HEADS, D, DV, int8, None).unwrap();
+    let quantised = quantised.with_track().unwrap();
+    let more: Vec<Any> = if turn {
+        let (rope, at) = (Rope::default, RopeAt::Attend);
+        vec![
+            Box::new(contiguous.with_rope_at(rope(), at).unwrap()),
+            Box::new(per_head.with_rope(rope()).unwrap()),
+            Box::new(quantised.with_rope_at(rope(), at).unwrap()),
+            Box::new(kivi.with_rope(rope()).unwrap()),
+        ]
+    } else {
+        vec![Box::new(contiguous), Box::new(per_head), Box::new(quantised), Box::new(kivi)]
+    };
+    caches(turn).into_iter().chain(more).collect()
 }
 
 #[derive(Debug, Clone)]
@@ -204,7 +227,7 @@ proptest! {
 
     #[test]
     fn a_reset_cache_is_a_new_one(script in steps(), turn: bool) {
-        for mut cache in caches(turn) {
+        for mut cache in every_cache(turn) {
             let first = run(&mut *cache, &script);
             let held = cache.read();
             cache.reset();
@@ -213,13 +236,13 @@ proptest! {
     }
 
     #[test]
-    fn a_fork_changes_nothing_in_its_origin(before in steps(), after in steps()) {
-        for (mut cache, mut alone) in caches(false).into_iter().zip(caches(false)) {
+    fn a_fork_changes_nothing_in_its_origin(before in steps(), after in steps(), turn: bool) {
+        for (mut cache, mut alone) in every_cache(turn).into_iter().zip(every_cache(turn)) {
             run(&mut *cache, &before);
             run(&mut *alone, &before);
-            let (held, mut fork) = (cache.read(), cache.fork());
+            let (held, all, mut fork) = (cache.read(), cache.contents(), cache.fork());
             let with_fork = run(&mut *fork, &after);
-            prop_assert!(equal(&held, &cache.read()));
+            prop_assert!(equal(&held, &cache.read()) && all == cache.contents());
             prop_assert!(alike(&with_fork, &run(&mut *alone, &after)));
             prop_assert!(alike(&with_fork, &run(&mut *cache, &after)));
         }
@@ -247,9 +270,9 @@ proptest! {
 
     #[test]
     fn a_call_that_fails_changes_nothing(script in steps()) {
-        for mut cache in caches(true) {
+        for mut cache in every_cache(true) {
             run(&mut *cache, &script);
-            let (held, stats, rows) = (cache.read(), cache.stats(), cache.rows().clone());
+            let (held, stats, rows) = (cache.contents(), cache.stats(), cache.rows().clone());
             let (k, v) = tensors(9, 2);
             let q = Array4::zeros((BATCH, 3, 1, D)); // no multiple of the heads
             let all = Append::default();
@@ -259,7 +282,7 @@ proptest! {
             let beyond = Append { lengths: Some(&lengths), ..all };
             prop_assert!(cache.append(&k, &v, &beyond).is_err());
             prop_assert!(cache.reorder(&[0, BATCH as i64]).is_err() && cache.truncate(&[-1, 0]).is_err());
-            prop_assert!(equal(&held, &cache.read()) && cache.stats() == stats && *cache.rows() == rows);
+            prop_assert!(held == cache.contents() && cache.stats() == stats && *cache.rows() == rows);
         }
     }
 
@@ -267,13 +290,13 @@ proptest! {
     fn a_loaded_cache_goes_on(before in steps(), after in steps(), turn: bool) {
         let folder = std::env::temp_dir().join(format!("rosetta-caches-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        for (kind, (mut cache, mut other)) in caches(turn).into_iter().zip(caches(turn)).enumerate() {
+        for (kind, (mut cache, mut other)) in every_cache(turn).into_iter().zip(every_cache(turn)).enumerate() {
             let path = folder.join(format!("{kind}.safetensors"));
             run(&mut *cache, &before);
             run(&mut *other, &after);
             save(&*cache, &path).unwrap();
             load(&mut *other, &path).unwrap();
-            prop_assert!(equal(&cache.read(), &other.read()) && cache.rows() == other.rows());
+            prop_assert!(cache.contents() == other.contents() && cache.rows() == other.rows());
             prop_assert!(alike(&run(&mut *cache, &after), &run(&mut *other, &after)));
         }
         fs::remove_dir_all(&folder).unwrap();

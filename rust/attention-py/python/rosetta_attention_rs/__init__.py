@@ -5,6 +5,7 @@ without a copy; results own their memory. The GIL is released during the work, s
 an array that another thread changes meanwhile gives a mixture of old and new numbers.
 """
 
+from . import eviction
 from ._rust import __rustc__, __version__
 from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
 from .block import Block, Norm
@@ -27,6 +28,7 @@ from .feed_forward import FeedForward
 from .flash import flash
 from .gated_linear import GatedSteps, gated_linear
 from .gelu import gelu
+from .kivi_cache import KiviCache
 from .kv_cache import KVCache
 from .latent_cache import LatentCache
 from .layer_norm import LayerNormSteps, layer_norm, layer_norm_steps
@@ -39,6 +41,7 @@ from .mha import MhaSteps, MultiHeadAttention
 from .mla import MlaSteps, MultiHeadLatentAttention
 from .page_pool import PagePool
 from .paged_cache import PagedCache
+from .per_head_cache import PerHeadCache
 from .philox import philox_words
 from .quantise import Codes, quantise, restore
 from .quantised_cache import QuantisedCache
@@ -82,6 +85,7 @@ __all__ = [
     "InvalidConfig",
     "InvalidFile",
     "KVCache",
+    "KiviCache",
     "LatentCache",
     "LayerNormSteps",
     "LinearScaling",
@@ -99,6 +103,7 @@ __all__ = [
     "PagePool",
     "PagedCache",
     "Pattern",
+    "PerHeadCache",
     "QuantisedCache",
     "RelativeBiasSteps",
     "Rope",
@@ -127,6 +132,7 @@ __all__ = [
     "cast",
     "dropout",
     "dropout_steps",
+    "eviction",
     "flash",
     "gated_linear",
     "gelu",

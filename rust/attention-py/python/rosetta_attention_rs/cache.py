@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple, Self, TypedDict, Unpack
 import numpy as np
 
 from . import _rust
-from .arrays import Array, IntArray
+from .arrays import Array, Float64Array, IntArray
+from .eviction import Policy, policy_parts
 from .masks import UNMASKED, Mask
 from .rope import Rope
 from .sdpa import Steps
@@ -99,12 +100,22 @@ class Cache:
 
 
 class KeyValueCache(Cache):
-    """A cache whose tokens are keys and values. rope: turns keys as they come, and queries; None = neither."""
+    """A cache whose tokens are keys and values.
+
+    rope: turns keys and queries; None = neither. rope_at: "append", the default, turns a key once, as it comes;
+    "attend" holds it as it came and turns it whenever it is attended to.
+    """
 
     num_kv_heads: int
     head_dim: int
     value_dim: int
     rope: Rope | None = None
+    rope_at: str | None = None
+
+    @property
+    def held_rope(self) -> Rope | None:
+        """The rotation that held keys have been through."""
+        return None if self.rope_at == "attend" else self.rope
 
     def append(self, k: Array, v: Array, lengths: IntArray | None = None, *, padding: str = "right") -> None:
         """Add `k` (B, Hkv, T, D) and `v` (B, Hkv, T, Dv), T >= 0, after the last position of each row.
@@ -130,7 +141,12 @@ class KeyValueCache(Cache):
 
 
 class EvictingCache(KeyValueCache):
-    """A cache whose slots can be forgotten one by one, and whose positions can move to close the gap."""
+    """A cache whose slots can be forgotten one by one, and whose positions can move to close the gap.
+
+    track: whether the weights that each slot is given are added up.
+    """
+
+    track: bool = False
 
     def evict(self, positions: Sequence[int]) -> None:
         """Every row forgets these positions, where it holds them; the others keep theirs.
@@ -138,6 +154,21 @@ class EvictingCache(KeyValueCache):
         The next token stands where it would have stood. Raises InvalidConfig.
         """
         self._cache.evict(positions)
+
+    def evict_by(self, policy: Policy) -> None:
+        """Every row keeps the slots that the policy chooses, and forgets the others as `evict` does.
+
+        A row that holds no more than the budget keeps all. The choice is one for all heads.
+        Raises InvalidConfig, also for HeavyHitters in a cache that does not track; ShapeMismatch and DtypeMismatch for
+        the queries of SnapKV.
+        """
+        self._cache.evict_by(policy_parts(policy))
+
+    def tracked(self) -> Float64Array:
+        """A copy of the weights that each slot was given since it was appended, by all queries of all query heads that
+        read its KV head: (B, Hkv, L), zero beyond a row's length. Raises InvalidConfig without `track`.
+        """
+        return self._cache.tracked()
 
     def shift(self, by: int, start: int) -> None:
         """Every position from `start` on moves by `by`, and its key turns with it; so does the position of the next

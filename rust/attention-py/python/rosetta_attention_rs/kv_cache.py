@@ -15,7 +15,9 @@ class KVCache(EvictingCache):
     """Keys (B, Hkv, length, D) and values (B, Hkv, length, Dv).
 
     capacity: most positions a row may hold; None = grows by doubling. value_dim: None = head_dim.
-    rope: turns keys as they come, and queries; None = they come turned, or need not be.
+    rope: turns keys and queries; None = they come turned, or need not be. rope_at: "append" (None), where a key is
+    turned as it comes, or "attend", where keys are held as they came and turned whenever they are attended to.
+    track: every attend adds to each slot the weights that it gives it.
     dtype: float16, bfloat16, float32 or float64; halves are kept as halves, and attended to in float32.
     Raises ShapeMismatch, InvalidConfig, DtypeMismatch.
     """
@@ -31,14 +33,16 @@ class KVCache(EvictingCache):
         *,
         capacity: int | None = None,
         rope: Rope | None = None,
+        rope_at: str | None = None,
+        track: bool = False,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.batch, self.num_kv_heads, self.head_dim = batch, num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
-        self.capacity, self.rope = capacity, rope
+        self.capacity, self.rope, self.rope_at, self.track = capacity, rope, rope_at, track
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         sizes = (batch, num_kv_heads, head_dim, self.value_dim, self.dtype)
-        self._cache = _rust.kv_cache(sizes, capacity, rope)
+        self._cache = _rust.kv_cache(sizes, capacity, (rope, rope_at), track)
 
     def keys(self) -> Array:
         """A copy (B, Hkv, L, D), since the memory moves when the cache grows; zero beyond a row's length."""

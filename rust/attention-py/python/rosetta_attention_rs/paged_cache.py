@@ -12,17 +12,19 @@ from .sdpa import Steps
 class PagedCache(KeyValueCache):
     """Keys and values in the pages of a pool, which go back to it when the cache is reset or gone.
 
-    rope: turns keys as they come, and queries; None = neither.
+    rope: turns keys and queries; None = neither. rope_at: as for KVCache.
     Raises ShapeMismatch, InvalidConfig.
     """
 
     kind = "paged"
 
-    def __init__(self, pool: PagePool, batch: int, *, rope: Rope | None = None) -> None:
-        self.pool, self.batch, self.rope = pool, batch, rope
+    def __init__(
+        self, pool: PagePool, batch: int, *, rope: Rope | None = None, rope_at: str | None = None
+    ) -> None:
+        self.pool, self.batch, self.rope, self.rope_at = pool, batch, rope, rope_at
         self.num_kv_heads, self.head_dim, self.value_dim = pool.num_kv_heads, pool.head_dim, pool.value_dim
         self.dtype = pool.dtype
-        self._cache = pool._pool.cache(batch, rope)
+        self._cache = pool._pool.cache(batch, (rope, rope_at))
 
     def append(
         self,

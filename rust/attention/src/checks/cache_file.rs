@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use super::caches::LAST_POSITION;
 use super::require;
-use crate::cache_content::{Column, Description};
+use crate::cache_content::Description;
 use crate::errors::AttentionError::{DtypeMismatch, InvalidConfig, InvalidFile};
 use crate::errors::Result;
 use crate::rows::Rows;
@@ -27,12 +27,14 @@ pub(crate) fn check_file(
     Ok(())
 }
 
-/// What the file says of itself against what the cache says, of which a few need not agree.
+/// What the file says of itself against what the cache says, of which a few need not agree, and a few are absent
+/// where they are the default.
 pub(crate) fn check_described(
     name: &'static str,
     said: &HashMap<String, String>,
     own: &Description,
     free: &[&str],
+    optional: &[&str],
 ) -> Result<()> {
     let text = |field: &str| said.get(field).map(String::as_str);
     for field in ["kind", "batch", "dtype"] {
@@ -42,14 +44,22 @@ pub(crate) fn check_described(
     require(DTYPES.contains(&dtype), InvalidFile, name, "dtype", "a float type", dtype)?;
     let compared = |(field, _): &&(&str, String)| !free.contains(field) && *field != "dtype";
     for (field, value) in own.0.iter().filter(compared) {
-        let error =
-            if text(field).is_none() && *field != "group" { InvalidFile } else { InvalidConfig };
+        let absent = text(field).is_none() && !optional.contains(field);
+        let error = if absent { InvalidFile } else { InvalidConfig };
         let got = text(field).unwrap_or("nothing");
         require(got == value, error, name, field, value, got)?;
     }
-    let own_group = own.0.iter().any(|(field, _)| *field == "group");
-    let group = text("group").filter(|_| !own_group);
-    require(group.is_none(), InvalidConfig, name, "group", "none", group.unwrap_or_default())?;
+    for field in optional.iter().filter(|field| own.0.iter().all(|(own, _)| own != *field)) {
+        let got = text(field).unwrap_or_default();
+        require(
+            text(field).is_none(),
+            InvalidConfig,
+            name,
+            "metadata",
+            format_args!("no {field}"),
+            got,
+        )?;
+    }
     let own_dtype = own.0.iter().find(|(field, _)| *field == "dtype");
     let own_dtype = own_dtype.map_or("none", |(_, dtype)| dtype);
     require(dtype == own_dtype, DtypeMismatch, name, "dtype", own_dtype, dtype)
@@ -58,13 +68,13 @@ pub(crate) fn check_described(
 /// One tensor of the file, where there is one, in type and shape.
 pub(crate) fn check_tensor(
     name: &'static str,
-    column: &Column,
+    argument: &'static str,
+    (dtype, shape): (Dtype, &[usize]),
     got: Option<(Dtype, &[usize])>,
-    shape: &[usize],
 ) -> Result<()> {
-    let expected = format!("{} {shape:?}", column.dtype);
+    let expected = format!("{dtype} {shape:?}");
     let found = got.map_or("nothing".into(), |(dtype, shape)| format!("{dtype} {shape:?}"));
-    require(found == expected, InvalidFile, name, column.name, &expected, &found)
+    require(found == expected, InvalidFile, name, argument, &expected, &found)
 }
 
 /// Lengths from 0 to L, and that many positions in each row, ascending from 0 and below what comes next.

@@ -1,6 +1,6 @@
 //! Everything that is done to a cache.
 
-use ndarray::{Array1, ArrayRef1, Dimension};
+use ndarray::{Array1, ArrayRef1, ArrayRef3, Dimension};
 
 use super::positions::check_rope;
 use super::{
@@ -159,6 +159,12 @@ pub(crate) fn check_cross_attend(name: &'static str, mask: &Mask<'_>) -> Result<
     require(mask.window.is_none(), InvalidConfig, name, "window", expected, "a window")
 }
 
+/// What no cache can do whose heads hold slots of their own.
+pub(crate) fn check_joined_heads(name: &'static str, argument: &'static str) -> Result<()> {
+    let expected = "a cache whose heads hold the same tokens";
+    require(false, InvalidConfig, name, argument, expected, "slots of their own")
+}
+
 /// One integer a row, from 0 to what the row holds.
 pub(crate) fn check_truncate(
     name: &'static str,
@@ -218,6 +224,24 @@ pub(crate) fn check_quantisation(name: &'static str, quantisation: &Quantisation
     let good = !zero_point || format.is_integer();
     let expected = format_args!("false with {format}");
     require(good, InvalidConfig, name, "zero_point", expected, zero_point)
+}
+
+/// How many tokens a group of keys has, in a format that has groups.
+pub(crate) fn check_key_groups(
+    name: &'static str,
+    quantisation: &Quantisation,
+    key_groups: usize,
+) -> Result<()> {
+    let format = quantisation.format;
+    require(format.is_integer(), InvalidConfig, name, "format", "int8 or int4", format)?;
+    at_least_1(name, "key_groups", key_groups)
+}
+
+/// Numbers that integer codes stand for.
+pub(crate) fn check_finite(name: &'static str, x: &ArrayRef3<f32>) -> Result<()> {
+    let bad = x.iter().find(|x| !x.is_finite());
+    let expected = "finite numbers for integer codes";
+    require(bad.is_none(), InvalidConfig, name, "x", expected, bad.copied().unwrap_or_default())
 }
 
 /// Numbers to quantise.
