@@ -44,7 +44,8 @@ peers: ## the same for the libraries that people use instead, on the public vect
 
 conform-peers:
 	$(SET_UP) run
-	@$(CONFORMANCE) run $(FLAGS) --match 'onnx/*' --report site/peers.jsonl && $(CONFORMANCE) site
+	@status=0; $(CONFORMANCE) run $(FLAGS) --match 'onnx/*' --report site/peers.jsonl || status=$$?; \
+	$(CONFORMANCE) site && exit $$status
 
 fuzz: ## N=2000 random questions to every port, SEED=0 for a new seed; a disagreement becomes a case
 	$(SET_UP) run
@@ -56,7 +57,7 @@ memory: ## measure how the memory of plain and tiled attention grows with the le
 
 decode: ## measure what a KV cache saves (many minutes; `conformance decode --quick`: seconds), and draw the page
 	$(SET_UP) run
-	@$(CONFORMANCE) decode $(PORT_FLAGS) && $(CONFORMANCE) site
+	@status=0; $(CONFORMANCE) decode $(PORT_FLAGS) || status=$$?; $(CONFORMANCE) site && exit $$status
 
 bench: ## time the ports against each other
 	$(SET_UP) run

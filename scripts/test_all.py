@@ -28,7 +28,8 @@ from test_counts import Counts
 PROCESSES: set[subprocess.Popen] = set()  # those of the sections that run now
 SKIPS = ROOT / "conformance/known_failures/skips.toml"
 PORTS = ("python", "torch", "rust", "typescript", "julia")
-# Random questions, and random traces of caches; always the same ones, so that what fails here fails again.
+# Random questions, and random traces of caches; the same ones for the same sources (hypothesis also draws constants
+# that it finds there), so that what fails here fails again.
 FUZZED, TRACED = "2000", "1000"
 CACHES = "kv_cache"
 SIDE_BY_SIDE = 2
@@ -84,15 +85,12 @@ def main() -> int:
 
 def sections(ports: list[str], ops: str) -> list[Section]:
     """The sections in the order of the table: the quick ones that fail most often first."""
-    narrow = [*(["--ports", ",".join(ports)] if ports else []), *(["--ops", ops] if ops else [])]
+    of_ports = ["--ports", ",".join(ports)] if ports else []
+    narrow = [*of_ports, *(["--ops", ops] if ops else [])]
     conformance = str(VENV / "bin/conformance")
     report = LOGS / "test-conformance.jsonl"
     chosen = ports or PORTS
-    found = [
-        Section(
-            "lint", [str(VENV_PYTHON), "scripts/lint.py", *narrow[: 2 if ports else 0]], test_counts.plain
-        )
-    ]
+    found = [Section("lint", [str(VENV_PYTHON), "scripts/lint.py", *of_ports], test_counts.plain)]
     if "python" in chosen or "torch" in chosen:
         found.append(pytest("python", "python/tests"))
     if "rust" in chosen:
@@ -120,7 +118,7 @@ def sections(ports: list[str], ops: str) -> list[Section]:
     if not ops or CACHES in [name.strip() for name in ops.split(",")]:
         traces = [conformance, "fuzz", "--count", TRACED, "--seed", "2", "--ops", CACHES]
         folder = ["--out", relative(LOGS / "fuzz-caches")]  # the other campaign empties its own
-        found.append(Section("fuzz caches", [*traces, *folder, *narrow[: 2 if ports else 0]]))
+        found.append(Section("fuzz caches", [*traces, *folder, *of_ports]))
     return found
 
 

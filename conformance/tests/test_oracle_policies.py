@@ -9,8 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from conformance import cases
+from conformance.bounds import derive
 from conformance.cases.cache_script import CacheScript, contiguous, per_head, quantised
 from conformance.inputs import Draw
+from conformance.judge import compare
 from conformance.oracle import answer
 from conformance.oracle.eviction import Policy, keep
 from conformance.oracle.kv_cache import Machine, predict_codes
@@ -59,6 +61,22 @@ def answers(script: CacheScript, dtype: str = "f64") -> Tensors:
     return expected
 
 
+def within_bounds(one: CacheScript, other: CacheScript, names: tuple[str, ...]) -> tuple[Tensors, Tensors]:
+    """What both scripts write; under these names it is as near as honest float64 must come, by the bounds of each."""
+    written, bounds = [], []
+    for script in (one, other):
+        draft = script.once().draft("")
+        inputs, found = realise(draft, "f64")
+        assert found is not None
+        written.append(found)
+        bounds.append(derive(draft.op, draft.config, inputs, "f64", draft.steps))
+    for name in names:
+        allowed = bounds[0][name] + bounds[1][name]
+        judgement = compare(name, "f64", written[0][name], written[1][name], allowed)
+        assert judgement.outcome == "pass", (name, judgement.difference)
+    return written[0], written[1]
+
+
 def expected(id_: str, dtype: str = "f32") -> Tensors:
     _, found = realise(DRAFTS[id_], dtype)
     assert found is not None
@@ -69,7 +87,7 @@ def expected(id_: str, dtype: str = "f32") -> Tensors:
 def test_the_values_that_the_notes_give(id_: str, values: list[float | None]) -> None:
     found = expected(id_)
     for number, value in enumerate(values):
-        if value is not None:
+        if value is not None:  # 2.937694 has six decimals; all others are means of whole numbers
             assert found[f"out{number}"].ravel()[0] == pytest.approx(value, rel=1e-6)
 
 
@@ -191,9 +209,7 @@ def test_an_evicted_slot_is_a_masked_one(gone: set[int], seed: int) -> None:
         masked = grow(contiguous("x", **sizes(**kind)), Draw(f"m/{seed}")).attend(
             2, q=q, causal=True, mask=seen
         )
-        a, b = answers(evicted), answers(masked)
-        for name in ("out1", "lse1"):
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-13, atol=1e-13)
+        within_bounds(evicted, masked, ("out1", "lse1"))
 
 
 @given(st.integers(0, 7), st.integers(0, 2), st.integers(0, 99))
@@ -211,10 +227,9 @@ def test_heads_that_choose_the_same_are_a_plain_cache(budget: int, sinks: int, s
                 2, q=q, causal=True
             )
             script.evict_by(policy, [budget] * 2 if make is per_head else budget).read(tracked=True)
-            found.append(answers(script))
-        plain, heads = found
-        for name in ("out0", "lse0", "out1", "lse1", "read0.k", "read0.v", "read0.tracked"):
-            np.testing.assert_allclose(heads[name], plain[name], rtol=1e-13, atol=1e-13, err_msg=name)
+            found.append(script)
+        names = ("out0", "lse0", "out1", "lse1", "read0.k", "read0.v", "read0.tracked")
+        within_bounds(found[0], found[1], names)
 
 
 @given(st.integers(0, 99), st.integers(2, 5))
@@ -224,11 +239,10 @@ def test_keys_turned_late_are_keys_turned_early(seed: int, budget: int) -> None:
     for where in ("append", "attend"):
         script = grow(contiguous("x", **sizes(rope=ROPE, rope_at=where)), Draw(f"late/{seed}"))
         script.evict_by("window", budget, sinks=1).attend(2, causal=True).shift(3, 1).append(1)
-        found.append(answers(script.attend(2, causal=True).shift(-2, 1).attend(1).read(positions=True)))
-    for name in ("out0", "out1", "out2", "out3", "lse3"):
-        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-12, atol=1e-12, err_msg=name)
-    assert found[0]["read0.positions"].tolist() == found[1]["read0.positions"].tolist()
-    assert not np.allclose(found[0]["read0.k"], found[1]["read0.k"])
+        found.append(script.attend(2, causal=True).shift(-2, 1).attend(1).read(positions=True))
+    early, late = within_bounds(found[0], found[1], ("out0", "out1", "out2", "out3", "lse3"))
+    assert early["read0.positions"].tolist() == late["read0.positions"].tolist()
+    assert not np.allclose(early["read0.k"], late["read0.k"])
 
 
 def by_channel(

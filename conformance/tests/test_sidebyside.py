@@ -235,6 +235,5 @@ def test_two_modules_must_be_named(names: str) -> None:
 
 def test_the_registered_comparisons_are_of_modules_that_every_language_has() -> None:
     for left, right in COMPARED:
-        if {left, right} <= set(STEPS):
-            keys = [found.language.key for found in compare_modules(left, right)]
-            assert keys == ["python", "rust", "typescript", "julia"], (left, right)
+        keys = [found.language.key for found in compare_modules(left, right)]
+        assert keys == ["python", "rust", "typescript", "julia"], (left, right)

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .kv_bytes import KvBytes
+from .kv_bytes import KvBytes, Row
 from .table import box_of, print_narrow
 
 
@@ -19,8 +19,8 @@ def show_kv_bytes(found: KvBytes, console: Console) -> None:
     for row in found.rows:
         if row.held:
             asked = "all" if set(row.held) == set(header.ports) else ", ".join(row.held)
-            token, share = f"{found.a_token(row):,.2f}", f"{found.share(row):.1%}"
-            table.add_row(row.name, f"{row.slots:,}", token.removesuffix(".00"), share, asked)
+            share = f"{found.share(row):.1%}"
+            table.add_row(row.name, f"{row.slots:,}", show_token(found, row), share, asked)
         else:
             table.add_row(row.name, "", "", "", Text("no port claims it", "dim"))
     said = (
@@ -32,3 +32,8 @@ def show_kv_bytes(found: KvBytes, console: Console) -> None:
         console.print(f"left out: {name}: {why}", style="dim", markup=False, highlight=False, soft_wrap=True)
     for problem in found.footer.problems:
         console.print(f"problem: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_token(found: KvBytes, row: Row) -> str:
+    """Bytes of one token, with a fraction only where there is one."""
+    return f"{found.a_token(row):,.2f}".removesuffix(".00")

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .decode import Decoding
-from .decode_counts import CACHE, WAYS, count
-from .decode_text import exponent, show_ms, show_times
+from .decode_counts import CACHE, WAYS
+from .decode_text import DecodeRow, list_growth, list_rows
 from .kv_bytes import KvBytes
+from .kv_bytes_text import show_token
 from .page_results import colour_of
 
 WIDTH, HEIGHT, GAP = 176, 210, 14  # of a panel, and what is between two
@@ -51,15 +52,6 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class DecodeRow:
-    """One way at one length, as text: numbers, each with how many times the cache's it is."""
-
-    tokens: str
-    way: str
-    numbers: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class DecodeView:
     """The section "What a cache saves". held: bytes of the cache after the longest text."""
 
@@ -93,29 +85,8 @@ class BytesView:
 def view_decode(found: Decoding) -> DecodeView:
     """The measured ports in their order."""
     ports = [(name, colour_of(name, found.header.ports.index(name))) for name in found.measured()]
-    lengths, width, heads = found.header.lengths, found.header.width, found.header.heads
-    rows, grows = [], []
-    for n in lengths:
-        best = count(CACHE, n, width, heads)
-        for way in WAYS:
-            c = count(way, n, width, heads)
-            numbers = [
-                (f"{c.multiply_adds / 1e6:,.1f}", show_times(c.multiply_adds / best.multiply_adds)),
-                (f"{c.moved / 2**20:,.1f}", show_times(c.moved / best.moved)),
-            ]
-            numbers += [
-                (show_ms(found.seconds(port, way)[n]), show_times(found.saved(port, way, n)))
-                for port, _ in ports
-            ]
-            rows.append(DecodeRow(f"{n:,}", way, numbers))
-    for way in WAYS if len(lengths) > 1 else ():
-        counted = {n: count(way, n, width, heads) for n in lengths}
-        powers = [exponent({n: c.multiply_adds for n, c in counted.items()})]
-        powers += [exponent({n: c.moved for n, c in counted.items()})]
-        powers += [exponent(found.seconds(port, way)) for port, _ in ports]
-        grows.append((way, [f"{power:.2f}" for power in powers]))
-    held = count(CACHE, lengths[-1], width, heads).held
-    return DecodeView(found, ports, _plot(found, ports), rows, grows, held)
+    held = found.count(CACHE, found.header.lengths[-1]).held
+    return DecodeView(found, ports, _plot(found, ports), list_rows(found), list_growth(found), held)
 
 
 def view_bytes(found: KvBytes) -> BytesView:
@@ -125,7 +96,7 @@ def view_bytes(found: KvBytes) -> BytesView:
         BytesRow(
             row.name,
             f"{row.slots:,}",
-            f"{found.a_token(row):,.2f}".removesuffix(".00"),
+            show_token(found, row),
             found.share(row),
             [(port, colour_of(port, names.index(port))) for port in names if port in row.held],
         )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from .page_code import Line, highlight
 from .sidebyside_compare import COMPARED, Comparison, Side, compare_modules
-from .steps import STEPS
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,12 @@ class ComparePage:
 
 
 def comparison_pages() -> list[ComparePage]:
-    """The registered comparisons whose modules are both there."""
+    """The registered comparisons, of those languages that are there."""
     pages = []
     for left, right in COMPARED:
-        if left in STEPS and right in STEPS:
-            tables = [_table(comparison) for comparison in compare_modules(left, right)]
-            if tables:
-                pages.append(ComparePage(left, right, f"compare/{left}-{right}.html", tables))
+        tables = [_table(comparison) for comparison in compare_modules(left, right)]
+        if tables:
+            pages.append(ComparePage(left, right, f"compare/{left}-{right}.html", tables))
     return pages
 
 

@@ -111,9 +111,8 @@ def _pair(left: Column, right: Column, one: str | None, other: str | None) -> Pa
         for n in range(block.size):
             own[0][block.a + n] = own[1][block.b + n] = False
     for some, flags in zip(lines, own, strict=True):
-        flags[:] = [
-            flag and bool(line) for flag, line in zip(flags, some, strict=True)
-        ]  # a blank line is none
+        # A blank line is none.
+        flags[:] = [flag and bool(line) for flag, line in zip(flags, some, strict=True)]
     sides = [
         None if excerpt is None else Side(excerpt, tuple(flags))
         for excerpt, flags in zip((a, b), own, strict=True)

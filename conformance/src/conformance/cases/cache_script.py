@@ -7,7 +7,7 @@ import numpy as np
 from .draft import Draft
 from .script import Script
 
-WITH_CAPACITY = ("contiguous", "quantised", "per_head")
+PAIRS_WITH_CAPACITY = ("contiguous", "quantised", "per_head")
 OF_THE_KIND = ("group", "zero_point", "key_groups", "rope", "rope_at", "track")
 
 
@@ -131,7 +131,7 @@ class CacheScript(Script):
     def sizes(self) -> dict[str, Any]:
         """The config but for the steps."""
         sizes = super().sizes() | self.kind
-        if self.kind["kind"] not in WITH_CAPACITY:
+        if self.kind["kind"] not in PAIRS_WITH_CAPACITY:
             del sizes["capacity"]
         return sizes
 

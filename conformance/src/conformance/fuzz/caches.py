@@ -14,6 +14,7 @@ from ..cases.cache_script import CacheScript, LatentScript
 from ..cases.draft import Draft
 from ..oracle.cache_checks import OK
 from ..oracle.cache_state import EVICTING, PER_HEAD, Cache
+from ..oracle.eviction import HEAVY_HITTERS, POLICIES
 from ..oracle.kv_cache import MAIN, Machine, predict_codes
 from .attention import conditions, heads
 from .draws import Chooser
@@ -37,7 +38,6 @@ COMMON = (
 )
 MORE = ("append_attend", "truncate", "append_attend", "truncate")
 MOVES = ("evict", "shift", "policy", "policy")
-POLICIES = ("window", "key_norm", "snapkv", "heavy_hitters")
 ALPHABET = 3  # tokens, so few that prefixes meet
 NAMES = (MAIN, "b", "c")
 
@@ -112,7 +112,8 @@ class Trace:
         choose, script = self.choose, self.script
         cache = self.machine.world.caches.get(name) or Cache.empty(self.machine.sizes.batch)
         most = max(map(len, cache.rows), default=0)
-        tracked = POLICIES if self.machine.sizes.track or choose.rarely() else POLICIES[:-1]
+        free = tuple(policy for policy in POLICIES if policy != HEAVY_HITTERS)
+        tracked = POLICIES if self.machine.sizes.track or choose.rarely() else free
         kind = choose.one_of(tracked)
         fields: dict[str, Any] = {}
         least = 0

@@ -51,13 +51,21 @@ def _check(session: Session, asker: Asker, twin: Twin, questions: Sequence[Quest
         return Judgement("fail", f"no outputs to compare: {type(error).__name__}: {error}")
     exact = twin.near == BITS or (session.port.fixed_order and questions[0].first)
     bounds = None if exact else [_derive(question) for question in questions]
+    for written, bound in zip(answers, bounds or (), strict=False):
+        for name, x in written.items():
+            shape = bound[name].shape if name in bound else None
+            if x.shape != shape:
+                said = "was not asked for" if shape is None else f"must have the shape {list(shape)}"
+                return Judgement("fail", f"{twin.name}: {name} {list(x.shape)} {said}")
     for pair in twin.pairs:
         for first, second in _names(pair, answers[0]):
             try:
                 expected, got = answers[0][first], _join([answers[-1][name] for name in second])
+                expected = expected if pair.rows is None else expected[pair.rows]
             except KeyError as missing:
                 return Judgement("fail", f"{twin.name}: {missing} was not written")
-            expected = expected if pair.rows is None else expected[pair.rows]
+            except (ValueError, IndexError) as error:  # shapes that do not join, or have no rows
+                return Judgement("fail", f"{twin.name}: {first} and {' + '.join(second)}: {error}")
             said = f"{twin.name}: {first} and {' + '.join(second)}"
             if expected.shape != got.shape:
                 return Judgement("fail", f"{said} have shapes {list(expected.shape)} and {list(got.shape)}")
