@@ -276,7 +276,8 @@ pub trait Cache<S: Stored>: Send + Sync {
         lacks("step.shift")
     }
 
-    /// Keys and values as a quantised cache stores them, zero beyond a row.
+    /// Keys and values as a quantised cache stores them, zero beyond a row. Where keys share scales along the slots,
+    /// every key has those of its group; the tail has no codes, and there codes and scales are 0.
     ///
     /// # Errors
     /// `InvalidConfig` where nothing is quantised.

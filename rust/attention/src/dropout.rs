@@ -4,8 +4,8 @@
 //! output_n = 0 when word n of the seed is below p · 2^32, else x_n / (1 - p)
 //! ```
 //!
-//! Element n of a row-major array has word n of [`philox_words`](crate::philox_words), so a tile that knows where it lies needs
-//! no other element's word.
+//! Element n of a row-major array has word n of [`philox_words`](crate::philox_words), so a tile that knows where
+//! it lies needs no other element's word.
 //!
 //! Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting",
 //! 2014; scaling while training, so that nothing is left to do later ("inverted").

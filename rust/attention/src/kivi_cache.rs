@@ -129,7 +129,7 @@ impl<S: Stored> KiviCache<S> {
         let k = self.rope.placed(&k, &self.rows, options); // (B, Hkv, T, D)
         let of_row = |(b, &count): (usize, &usize)| {
             let new = options.taken(&k, b, count); // (Hkv, count, D)
-            check_finite("append", &new)?;
+            check_finite("append", "k", &new)?;
 
             // 2. tail: new keys join those that wait
             let KeyRow { groups, tail } = &self.k[b];
@@ -351,7 +351,9 @@ impl<S: Stored> Cache<S> for KiviCache<S> {
                 let (first, start, mut keys) = self.opened(b, slots.start);
                 let mut moved = keys.slice_mut(s![.., slots.start - start.., ..]); // (Hkv, moved, D)
                 let turned = further_turned(moved.view().insert_axis(Axis(0)), rope, by);
-                moved.assign(&turned.index_axis(Axis(0), 0));
+                let turned = turned.index_axis(Axis(0), 0);
+                check_finite("shift", "by", &turned)?;
+                moved.assign(&turned);
                 self.grouped(first, &keys).map(Some)
             };
             let turned: Vec<_> = (0..self.sizes.batch).map(again).collect::<Result<_>>()?;

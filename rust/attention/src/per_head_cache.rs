@@ -6,8 +6,9 @@
 //! Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, T new positions, Tq queries, L most slots
 //! that a head holds, D and Dv head sizes.
 //!
-//! Source: Li et al., "SnapKV: LLM Knows What You Are Looking For Before Generation", 2024, section 4 (a choice for
-//! each head).
+//! Sources: Li et al., "SnapKV: LLM Knows What You Are Looking For Before Generation", 2024, section 4 (a choice for
+//! each head); Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM
+//! Inference", 2024, section 3 (budgets of heads).
 
 use ndarray::{Array, Array1, Array3, Array4, ArrayRef4, ArrayRefD, Dimension, IxDyn};
 
@@ -108,7 +109,7 @@ impl<S: Stored> PerHeadCache<S> {
     }
 
     /// One number a row (B) as one for each of its heads, (B · Hkv).
-    fn of_heads<E: Copy>(&self, numbers: impl IntoIterator<Item = E>) -> Vec<E> {
+    fn each_head<E: Copy>(&self, numbers: impl IntoIterator<Item = E>) -> Vec<E> {
         let heads = self.sizes.num_kv_heads;
         numbers.into_iter().flat_map(|number| vec![number; heads]).collect()
     }
@@ -120,7 +121,7 @@ impl<S: Stored> PerHeadCache<S> {
         options: &Append<'_>,
     ) -> Result<NewRows<S>> {
         check_append("append", k.dim(), v.dim(), options, self.sizes)?;
-        let lengths = options.lengths.map(|n| Array1::from(self.of_heads(n.iter().copied())));
+        let lengths = options.lengths.map(|n| Array1::from(self.each_head(n.iter().copied())));
         Ok((self.rows_of(k), self.rows_of(v), lengths))
     }
 }
@@ -155,7 +156,7 @@ impl<S: Stored> Cache<S> for PerHeadCache<S> {
     }
 
     fn longest_after(&self, counts: &[usize]) -> usize {
-        self.cache.longest_after(&self.of_heads(counts.iter().copied()))
+        self.cache.longest_after(&self.each_head(counts.iter().copied()))
     }
 
     fn attend_steps(
@@ -174,7 +175,9 @@ impl<S: Stored> Cache<S> for PerHeadCache<S> {
         let keep = options.mask.keep.map(|keep| self.table_rows(keep, table)); // (B · Hkv, G, Tq, L)
         let bias = options.bias.map(|bias| self.table_rows(bias, table)); // (B · Hkv, G, Tq, L)
         let start = match options.mask.q_offset {
-            Some(Offset::PerRow(start)) => Some(Array1::from(self.of_heads(start.iter().copied()))),
+            Some(Offset::PerRow(start)) => {
+                Some(Array1::from(self.each_head(start.iter().copied())))
+            }
             _ => None,
         }; // (B · Hkv)
         let q_offset = start.as_ref().map(|start| Offset::PerRow(start)).or(options.mask.q_offset);

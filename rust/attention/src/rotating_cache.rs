@@ -135,9 +135,7 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
         // 1. check: everything, before anything is changed
         self.check_append(k, v, options)?;
         let counts = options.counts(self.slots.sizes.batch, k.dim().2); // (B)
-        let needed = self.longest_after(&counts);
-
-        self.slots.grow(needed)?;
+        self.slots.grow(self.longest_after(&counts))?; // fails before anything is forgotten
 
         // 2. forget: what the first of the new queries cannot see, no later one can
         for b in (0..counts.len()).filter(|&b| counts[b] > 0) {

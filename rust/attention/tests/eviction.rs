@@ -48,7 +48,8 @@ fn code<T>(result: rosetta_attention::Result<T>) -> &'static str {
 /// The sums of a row of one head are these.
 fn expect_sums(cache: &dyn Cache<f64>, want: &[f64]) {
     let got = cache.tracked().unwrap();
-    // Weights 1/n after one rounding, of which at most 4 are added up: 4 halves of epsilon of at most 25/12.
+    // Of the weights 1, 1/2, 1/3 and 1/4 one is rounded, so at most three sums are, all of them below 4: by an
+    // epsilon each, and `want` by another.
     let near = got.iter().zip(want).all(|(got, want)| (got - want).abs() <= 5.0 * f64::EPSILON);
     assert!(near && got.len() == want.len(), "{got} instead of {want:?}");
 }
@@ -316,6 +317,12 @@ fn what_has_no_code_is_refused_where_it_comes() {
     assert_eq!(put(cache, &[[f32::MAX, 0.0], [f32::MIN, 1.0]]), "ok");
     let before = (cache.contents(), cache.rows().clone());
     assert_eq!(code(cache.evict(&[0])), "invalid_config"); // it would make the two a group
+    assert_eq!(before, (cache.contents(), cache.rows().clone()));
+
+    let mut cache = kivi(4).with_rope(Rope { base: 1.0, ..Rope::default() }).unwrap();
+    put(&mut cache, &[[3e38, 3e38]]);
+    let before = (cache.contents(), cache.rows().clone());
+    assert_eq!(code(cache.shift(1, 0)), "invalid_config"); // cos 1 + sin 1 > 1.3, too long a key for f32
     assert_eq!(before, (cache.contents(), cache.rows().clone()));
 }
 

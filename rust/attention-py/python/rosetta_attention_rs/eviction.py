@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .arrays import Array
-from .errors import InvalidConfig
+from .errors import DtypeMismatch, InvalidConfig
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,16 @@ Parts = tuple[str, int | Sequence[int], int, int, Array | None, float | None, in
 
 
 def policy_parts(policy: Policy) -> Parts:
-    """The policy as the extension module takes it. Raises InvalidConfig for what is none."""
+    """The policy as the extension module takes it. Raises InvalidConfig for what is none, DtypeMismatch for SnapKV
+    without queries.
+    """
     match policy:
         case Window():
             return "Window", policy.budget, policy.sinks, 0, None, None, 1
         case HeavyHitters() | KeyNorm():
             return type(policy).__name__, policy.budget, policy.sinks, policy.recent, None, None, 1
+        case SnapKV(q=None):
+            raise DtypeMismatch("evict_by: q: expected an array, got None")
         case SnapKV():
             return "SnapKV", policy.budget, policy.sinks, policy.recent, policy.q, policy.scale, policy.pool
     got = type(policy).__name__

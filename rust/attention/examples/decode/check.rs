@@ -24,7 +24,7 @@
 
 use ndarray::{Array1, Array2, ArrayRef2, Axis, s};
 
-use super::ways::{Run, Weights};
+use super::ways::{Point, Run, Weights};
 
 /// Half the distance from 1 to the next f32.
 const U: f64 = f32::EPSILON as f64 / 2.0;
@@ -33,15 +33,16 @@ const U: f64 = f32::EPSILON as f64 / 2.0;
 pub fn error(run: &Run, weights: &Weights, heads: usize) -> (f64, f64) {
     let wide = weights.each_ref().map(|weight| weight.mapv(f64::from));
     let text = run.text.slice(s![0, .., ..]).mapv(f64::from); // (T, C)
-    let of_point = |point: &super::ways::Point| {
+    let of_point = |point: &Point| {
         let (exact, bound) = last_output(&text.slice(s![..point.tokens, ..]), &wide, heads);
         let output = point.output.iter().zip(exact);
         let off = output.map(|(&got, exact)| (f64::from(got) - exact).abs());
         off.zip(bound).collect::<Vec<_>>()
     };
     let worse = |a: (f64, f64), b: (f64, f64)| {
-        let share =
-            |(off, bound): (f64, f64)| if off.is_nan() { f64::INFINITY } else { off / bound };
+        let share = |(off, bound): (f64, f64)| {
+            if off.is_nan() || bound.is_nan() { f64::INFINITY } else { off / bound }
+        };
         if share(b) > share(a) { b } else { a }
     };
     run.points.iter().flat_map(of_point).fold((0.0, 1.0), worse)
@@ -90,4 +91,52 @@ fn last_output(
     }
     let bound = w_o.abs().dot(&d_o) + w_o.abs().dot(&(o.abs() + &d_o)) * gamma(width);
     (w_o.dot(&o), bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ways::{Way, generate, random_weights};
+    use super::*;
+
+    #[test]
+    fn three_ways_make_the_same_tokens() {
+        let (width, heads) = (12, 3);
+        let weights = random_weights(width).unwrap();
+        for way in Way::ALL {
+            let run = generate(way, &weights, heads, &[5, 20]).unwrap();
+            let (off, bound) = error(&run, &weights, heads);
+            assert!(off <= bound && 0.0 < bound && bound < 1e-2, "{way:?}: {off}, {bound}");
+            // An output that is off by more than its bound, or is no number.
+            let text = run.text.slice(s![0, .., ..]).mapv(f64::from);
+            let wide = weights.each_ref().map(|weight| weight.mapv(f64::from));
+            let (_, bounds) = last_output(&text, &wide, heads);
+            for (channel, &bound) in bounds.iter().enumerate() {
+                for wrong in [2.0 * bound as f32, f32::NAN, f32::INFINITY] {
+                    let mut spoilt = run.clone();
+                    spoilt.points[1].output[channel] += wrong;
+                    let (off, bound) = error(&spoilt, &weights, heads);
+                    let good = off <= bound;
+                    assert!(!good, "{way:?}: {wrong} more in channel {channel}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn counts_are_those_of_the_formulas() {
+        let weights = random_weights(8).unwrap();
+        let of_way = |way| generate(way, &weights, 2, &[3, 7]).unwrap().points;
+        let c = 8;
+        let sum = |count: fn(u64, u64) -> u64| (1..=7).map(|t| count(t, c)).sum::<u64>();
+        for (way, adds) in Way::ALL.into_iter().zip([
+            sum(|t, c| 4 * t * c * c + 2 * t * t * c),
+            sum(|t, c| 2 * t * c * c + 2 * c * c + 2 * t * c),
+            sum(|t, c| 4 * c * c + 2 * t * c),
+        ]) {
+            let points = of_way(way);
+            assert_eq!(points[1].cost.multiply_adds, adds);
+            let held = if way == Way::Cache { [3, 7].map(|t| 2 * 4 * 8 * t) } else { [0, 0] };
+            assert_eq!([points[0].held, points[1].held], held);
+        }
+    }
 }

@@ -26,14 +26,15 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let result = options(std::env::args().skip(1)).and_then(|options| run(&options));
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
+    let failed = |status| {
+        move |message| {
             eprintln!("decode: {message}");
-            ExitCode::FAILURE
+            ExitCode::from(status)
         }
-    }
+    };
+    let asked = options(std::env::args().skip(1)).map_err(failed(2));
+    let done = asked.and_then(|options| run(&options).map_err(failed(1)));
+    done.map_or_else(|status| status, |()| ExitCode::SUCCESS)
 }
 
 /// The options, or what is wrong with them.
@@ -48,6 +49,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut lengths = None;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word}: expected a value; {USAGE}"));
+        let number = |text: &str| number(&word, text);
         match word.as_str() {
             "--n" => lengths = Some(value()?.split(',').map(number).collect::<Result<_, _>>()?),
             "--width" => found.width = number(&value()?)?,
@@ -71,9 +73,9 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
 }
 
 /// An integer >= 1.
-fn number(text: &str) -> Result<usize, String> {
+fn number(option: &str, text: &str) -> Result<usize, String> {
     let good = text.parse().ok().filter(|&n| n >= 1);
-    good.ok_or(format!("expected an integer >= 1, got {text}; {USAGE}"))
+    good.ok_or(format!("{option}: expected an integer >= 1, got {text}; {USAGE}"))
 }
 
 /// Measures each way, and prints it.
@@ -82,6 +84,7 @@ fn run(options: &Options) -> Result<(), String> {
     let weights = random_weights(width).map_err(|error| error.to_string())?;
     let mut all = vec![];
     for way in Way::ALL {
+        eprintln!("decode: {} ...", way.name());
         let points = measure(way, &weights, options)?;
         if json {
             points.iter().try_for_each(|point| print_line(way, point))?;
@@ -114,7 +117,8 @@ fn measure(way: Way, weights: &Weights, options: &Options) -> Result<Vec<Point>,
     for _ in 0..options.repeats {
         let run = of_way(&options.lengths)?;
         let (off, bound) = error(&run, weights, options.heads);
-        if off.is_nan() || off > bound {
+        let good = off <= bound; // NaN is not
+        if !good {
             return Err(format!(
                 "{}: an output is off by {off:.2e}, and may be by {bound:.2e}",
                 way.name()
@@ -146,7 +150,7 @@ fn print_line(way: Way, point: &Point) -> Result<(), String> {
     stdout().flush().map_err(|error| error.to_string())
 }
 
-/// A row for each length and way.
+/// A row for each length and way; last, how each way grows: p in y ~ T^p, between the two longest.
 fn table(all: &[Vec<Point>]) -> String {
     let mut rows = vec![
         ["T", "made again", "million mul-adds", "", "MiB moved", "", "ms", ""].map(String::from),
@@ -169,6 +173,21 @@ fn table(all: &[Vec<Point>]) -> String {
                 times(point.seconds / cache.seconds),
             ]);
         }
+    }
+    for (way, points) in Way::ALL.into_iter().zip(all) {
+        let [.., short, long] = &points[..] else { break };
+        let ln = (long.tokens as f64 / short.tokens as f64).ln();
+        let grows = |of: fn(&Point) -> f64| format!("T^{:.2}", (of(long) / of(short)).ln() / ln);
+        rows.push([
+            if way == Way::Everything { "grows".into() } else { String::new() },
+            way.name().into(),
+            grows(|point| point.cost.multiply_adds as f64),
+            String::new(),
+            grows(|point| point.cost.moved as f64),
+            String::new(),
+            grows(|point| point.seconds),
+            String::new(),
+        ]);
     }
     let widths: Vec<usize> = (0..rows[0].len())
         .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0))

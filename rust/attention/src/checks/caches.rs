@@ -238,10 +238,15 @@ pub(crate) fn check_key_groups(
 }
 
 /// Numbers that integer codes stand for.
-pub(crate) fn check_finite(name: &'static str, x: &ArrayRef3<f32>) -> Result<()> {
+pub(crate) fn check_finite(
+    name: &'static str,
+    argument: &'static str,
+    x: &ArrayRef3<f32>,
+) -> Result<()> {
     let bad = x.iter().find(|x| !x.is_finite());
     let expected = "finite numbers for integer codes";
-    require(bad.is_none(), InvalidConfig, name, "x", expected, bad.copied().unwrap_or_default())
+    let got = bad.copied().unwrap_or_default();
+    require(bad.is_none(), InvalidConfig, name, argument, expected, got)
 }
 
 /// Numbers to quantise.
