@@ -2,11 +2,11 @@
 
 use ndarray::{Array3, Array4, ArrayRef4, s};
 
-use super::kernel;
 use super::lanes::Lanes;
 use super::tier::Tier;
-use super::tile::{Rows, Tile, reach};
+use super::tile::{KEY_BLOCK, Layout, Rows, Sizes, Tile, blocks};
 use super::vectors::Vectors;
+use super::{few, kernel};
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -60,80 +60,159 @@ fn avx2<T: Float>(call: &Call<'_, T>, results: &mut Results<T>) {
     unsafe { every_tile::<<T as Vectors>::Avx2>(call, results) }
 }
 
+/// One KV head and the queries of its group, each one block of memory.
+#[derive(Clone, Copy)]
+struct Head<'a, T> {
+    /// (G · Tq, D), of all tiles
+    q: &'a [T],
+    /// (Tk, D)
+    k: &'a [T],
+    /// (Tk, Dv)
+    v: &'a [T],
+}
+
 /// # Safety
 /// The processor has the instruction set of `V`.
 #[inline(always)]
 unsafe fn every_tile<V: Lanes>(call: &Call<'_, V::Scalar>, results: &mut Results<V::Scalar>) {
-    let ((batch, hq, tq, _), hkv) = (call.q.dim(), call.k.dim().1);
+    let ((batch, hq, tq, _), (_, hkv, _, dv)) = (call.q.dim(), call.v.dim());
     let group = hq / hkv.max(1); // G
-    let mut tile = Tile::new();
+    let count = group * tq;
+    if count == 0 {
+        return;
+    }
+    let mut tile = Tile::default();
+    let output = results.output.as_slice_mut().expect("standard layout"); // (B · Hkv · G · Tq · Dv)
+    let lse = results.lse.as_slice_mut().expect("standard layout"); // (B · Hkv · G · Tq)
     for (b, kv) in (0..batch).flat_map(|b| (0..hkv).map(move |kv| (b, kv))) {
         // A head is one block of memory already, in an array of any capacity; else it is copied.
-        let k = call.k.slice(s![b, kv, .., ..]);
-        let k = k.as_standard_layout();
-        let k = k.as_slice().expect("standard layout"); // (Tk, D)
-        let v = call.v.slice(s![b, kv, .., ..]);
-        let v = v.as_standard_layout();
-        let v = v.as_slice().expect("standard layout"); // (Tk, Dv)
-
-        let count = group * tq;
+        let q = call.q.slice(s![b, kv * group..(kv + 1) * group, .., ..]);
+        let (k, v) = (call.k.slice(s![b, kv, .., ..]), call.v.slice(s![b, kv, .., ..]));
+        let (q, k, v) = (q.as_standard_layout(), k.as_standard_layout(), v.as_standard_layout());
+        let head = Head {
+            q: q.as_slice().expect("standard layout"),
+            k: k.as_slice().expect("standard layout"),
+            v: v.as_slice().expect("standard layout"),
+        };
+        let lines = (b * hkv + kv) * count; // before this head
         let mut first = 0;
         while first < count {
             let vectors = (count - first).div_ceil(V::COUNT).min(V::BLOCK);
             let end = count.min(first + vectors * V::COUNT);
-            let at = (first..end).map(|row| (kv * group + row / tq, row % tq)).collect();
-            let rows = Rows { b, at };
+            let rows = Rows { b, head: kv * group, tq, first, count: end - first };
+            let output = &mut output[(lines + first) * dv..(lines + end) * dv];
             // SAFETY: the caller vouches for the instruction set.
             unsafe {
                 match vectors {
-                    1 => one_tile::<V, 1>(call, &rows, k, v, &mut tile, results),
-                    2 => one_tile::<V, 2>(call, &rows, k, v, &mut tile, results),
-                    _ if V::BLOCK > 2 => one_tile::<V, 4>(call, &rows, k, v, &mut tile, results),
+                    _ if end - first <= V::COUNT / 2 => {
+                        few_rows::<V>(call, rows, head, &mut tile, output)
+                    }
+                    1 => one_tile::<V, 1>(call, rows, head, &mut tile, output),
+                    2 => one_tile::<V, 2>(call, rows, head, &mut tile, output),
+                    _ if V::BLOCK > 2 => one_tile::<V, 4>(call, rows, head, &mut tile, output),
                     _ => unreachable!("no more than BLOCK registers"),
                 }
             }
+            tile.finish(output, &mut lse[lines + first..lines + end]);
             first = end;
         }
     }
 }
 
-/// The pipeline of one tile of at most M · COUNT queries over one KV head, k (Tk, D), v (Tk, Dv).
+/// The weighted sums of one tile of at most M · COUNT rows, into `output` (rows, Dv).
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
 #[inline(always)]
 unsafe fn one_tile<V: Lanes, const M: usize>(
     call: &Call<'_, V::Scalar>,
-    rows: &Rows,
-    k: &[V::Scalar],
-    v: &[V::Scalar],
+    rows: Rows,
+    head: Head<'_, V::Scalar>,
     tile: &mut Tile<V::Scalar>,
-    results: &mut Results<V::Scalar>,
+    output: &mut [V::Scalar],
 ) {
-    let ((_, hq, tq, d), (_, _, tk, dv)) = (call.q.dim(), call.v.dim());
-    let (table, options) = ((call.q.dim().0, hq, tq, tk), call.options);
-    let keys = reach(&options.mask, rows, tk);
-    tile.start(call, rows, M * V::COUNT, keys.len());
-    let (k, v) = (&k[keys.start * d..keys.end * d], &v[keys.start * dv..keys.end * dv]);
+    let ((_, _, tk, d), dv, width) = (call.k.dim(), call.v.dim().3, M * V::COUNT);
+    let reach = tile.reach(&call.options.mask, rows, tk);
+    let sizes = Sizes { rows: width, queries: d * width, sums: dv * width, turned: 0 };
+    tile.start(call.options.sinks, rows, sizes);
+    // The rows past the last one are zeros.
+    if rows.count < width {
+        tile.queries.fill(kernel::num(0.0));
+    }
+    let q = &head.q[rows.first * d..(rows.first + rows.count) * d];
+    // SAFETY: `q` has the rows, `queries` a line of `width` for each channel; the caller vouches for the rest.
+    unsafe { kernel::turn::<V>((rows.count, d), q.as_ptr(), d, tile.queries.as_mut_ptr(), width) };
+    tile.queries.iter_mut().for_each(|x| *x *= call.scale);
 
-    // SAFETY: `start` made buffers of these sizes; the caller vouches for the instruction set.
-    unsafe { kernel::scores::<V, M>(&tile.queries, k, d, &mut tile.scores) };
-    if let Some(c) = options.softcap {
-        tile.soften(Float::from_f64(c));
+    let start = reach.start;
+    for keys in blocks(reach) {
+        tile.room(Layout { key: width, row: 1 }, keys.len() * width);
+        let (k, v) =
+            (&head.k[keys.start * d..keys.end * d], &head.v[keys.start * dv..keys.end * dv]);
+        // SAFETY: `start` and `room` made buffers of these sizes; the caller vouches for the instruction set.
+        unsafe { kernel::scores::<V, M>(&tile.queries, k, d, &mut tile.scores) };
+        tile.alter(call, rows, &keys);
+        let Tile { scores, sums, sinks, top, total, factors, .. } = &mut *tile;
+        // SAFETY: as above.
+        unsafe {
+            let hides = kernel::exponentials::<V, M>(scores, sinks, top, total, factors);
+            if keys.start > start {
+                kernel::rescale::<V, M>(sums, factors);
+            }
+            if dv > 0 {
+                kernel::weighted_sum::<V, M>(scores, v, dv, sums, hides);
+            }
+        }
     }
-    if let Some(bias) = options.bias {
-        tile.add(bias.broadcast(table).expect("checked"), rows, &keys);
+    let (from, to) = (tile.sums.as_ptr(), output.as_mut_ptr());
+    // SAFETY: `sums` has a line of `width` for each channel, `output` one of Dv for each row.
+    unsafe { kernel::turn::<V>((dv, rows.count), from, width, to, dv) };
+}
+
+/// The weighted sums of a few rows, into `output` (rows, Dv).
+///
+/// # Safety
+/// The processor has the instruction set of `V`.
+#[inline(always)]
+unsafe fn few_rows<V: Lanes>(
+    call: &Call<'_, V::Scalar>,
+    rows: Rows,
+    head: Head<'_, V::Scalar>,
+    tile: &mut Tile<V::Scalar>,
+    output: &mut [V::Scalar],
+) {
+    let ((_, _, tk, d), dv) = (call.k.dim(), call.v.dim().3);
+    let reach = tile.reach(&call.options.mask, rows, tk);
+    let (count, room) = (rows.count, few::room::<V>(dv));
+    let sizes =
+        Sizes { rows: count, queries: count * d, sums: count * room, turned: few::turned::<V>(d) };
+    tile.start(call.options.sinks, rows, sizes);
+    let q = &head.q[rows.first * d..(rows.first + count) * d];
+    tile.queries.iter_mut().zip(q).for_each(|(to, &x)| *to = x * call.scale);
+
+    let stride = reach.len().min(KEY_BLOCK).next_multiple_of(few::width::<V>());
+    tile.room(Layout { key: 1, row: stride }, count * stride);
+    for keys in blocks(reach) {
+        let (k, v) =
+            (&head.k[keys.start * d..keys.end * d], &head.v[keys.start * dv..keys.end * dv]);
+        let Tile { queries, scores, turned, .. } = &mut *tile;
+        // SAFETY: `start` and `room` made buffers of these sizes; the caller vouches for the instruction set.
+        unsafe { few::scores::<V>(queries, k, d, turned, (scores, stride), v.as_ptr()) };
+        tile.alter(call, rows, &keys);
+        let Tile { scores, sums, turned, sinks, top, total, factors, .. } = &mut *tile;
+        // SAFETY: as above.
+        unsafe {
+            let slots = (&mut scores[..], stride);
+            let hides = few::exponentials::<V>(slots, keys.len(), sinks, top, total, factors);
+            let next = k.as_ptr().wrapping_add(k.len());
+            let of =
+                few::Weighing { weights: scores, stride, keys: keys.len(), v, dv, hides, next };
+            few::weighted_sum::<V>(of, factors, turned, sums, total);
+        }
     }
-    if let Some(keep) = options.mask.keep {
-        tile.keep(keep.broadcast(table).expect("checked"), rows, &keys);
-    }
-    tile.hide(&options.mask, rows, tk, &keys);
-    let Tile { scores, sums, sinks, top, total, .. } = tile;
-    // SAFETY: `start` made buffers of these sizes; the caller vouches for the instruction set.
-    unsafe { kernel::exponentials::<V, M>(scores, sinks, top, total) };
     if dv > 0 {
-        // SAFETY: `start` made buffers of these sizes; the caller vouches for the instruction set.
-        unsafe { kernel::weighted_sum::<V, M>(scores, v, dv, sums) };
+        for (to, sums) in output.chunks_exact_mut(dv).zip(tile.sums.chunks_exact(room)) {
+            to.copy_from_slice(&sums[..dv]);
+        }
     }
-    tile.finish(rows, &mut results.output, &mut results.lse);
 }

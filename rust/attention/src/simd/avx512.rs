@@ -16,8 +16,8 @@ pub struct F64x8(__m512d);
 macro_rules! avx512 {
     (
         $name:ident, $scalar:ty, $count:literal, $set1:ident, $load:ident, $store:ident, $add:ident,
-        $sub:ident, $fmadd:ident, $max:ident, $cmp:ident, $blend:ident, $as_integer:ident,
-        $cmplt_integer:ident, $scalef:ident
+        $sub:ident, $mul:ident, $fmadd:ident, $max:ident, $min:ident, $cmp:ident, $blend:ident,
+        $as_integer:ident, $cmplt_integer:ident, $scalef:ident
     ) => {
         impl Lanes for $name {
             type Scalar = $scalar;
@@ -55,6 +55,12 @@ macro_rules! avx512 {
             }
 
             #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX-512F.
+                Self(unsafe { $mul(self.0, other.0) })
+            }
+
+            #[inline(always)]
             fn mul_add(self, factor: Self, term: Self) -> Self {
                 // SAFETY: `self` vouches for AVX-512F.
                 Self(unsafe { $fmadd(self.0, factor.0, term.0) })
@@ -65,6 +71,19 @@ macro_rules! avx512 {
             fn max(self, other: Self) -> Self {
                 // SAFETY: `self` vouches for AVX-512F.
                 Self(unsafe { $max(self.0, other.0) })
+            }
+
+            /// As for `max`.
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX-512F.
+                Self(unsafe { $min(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn any_equal(self, other: Self) -> bool {
+                // SAFETY: `self` vouches for AVX-512F.
+                unsafe { $cmp::<_CMP_EQ_OQ>(self.0, other.0) != 0 }
             }
 
             #[inline(always)]
@@ -91,6 +110,22 @@ macro_rules! avx512 {
                 // SAFETY: `self` vouches for AVX-512F.
                 Self(unsafe { $scalef(self.0, n.0) })
             }
+
+            #[inline(always)]
+            unsafe fn transpose(
+                from: *const $scalar,
+                stride: usize,
+                to: *mut $scalar,
+                to_stride: usize,
+            ) {
+                // SAFETY: the caller vouches for AVX-512F, the rows and the columns.
+                unsafe {
+                    let rows = std::array::from_fn(|row| $load(from.add(row * stride)));
+                    for (column, x) in $name::columns(rows).into_iter().enumerate() {
+                        $store(to.add(column * to_stride), x);
+                    }
+                }
+            }
         }
     };
 }
@@ -104,8 +139,10 @@ avx512!(
     _mm512_storeu_ps,
     _mm512_add_ps,
     _mm512_sub_ps,
+    _mm512_mul_ps,
     _mm512_fmadd_ps,
     _mm512_max_ps,
+    _mm512_min_ps,
     _mm512_cmp_ps_mask,
     _mm512_mask_blend_ps,
     _mm512_castps_si512,
@@ -121,11 +158,83 @@ avx512!(
     _mm512_storeu_pd,
     _mm512_add_pd,
     _mm512_sub_pd,
+    _mm512_mul_pd,
     _mm512_fmadd_pd,
     _mm512_max_pd,
+    _mm512_min_pd,
     _mm512_cmp_pd_mask,
     _mm512_mask_blend_pd,
     _mm512_castpd_si512,
     _mm512_cmplt_epi64_mask,
     _mm512_scalef_pd
 );
+
+impl F32x16 {
+    /// Pairs of rows, then fours, are turned within each quarter of the registers; then the quarters.
+    ///
+    /// # Safety
+    /// The processor has AVX-512F.
+    #[inline(always)]
+    unsafe fn columns(rows: [__m512; 16]) -> [__m512; 16] {
+        let mut columns = rows;
+        // SAFETY: the caller vouches for AVX-512F.
+        unsafe {
+            let mut fours = rows; // fours[4·g + c]: rows 4·g to 4·g + 3, quarter l of columns 4·l + c
+            for g in (0..16).step_by(4) {
+                let (a, b) = (rows[g], rows[g + 1]);
+                let (c, d) = (rows[g + 2], rows[g + 3]);
+                let low = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+                let high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+                let low_2 = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
+                let high_2 = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+                fours[g] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low_2));
+                fours[g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low_2));
+                fours[g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high_2));
+                fours[g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high_2));
+            }
+            for c in 0..4 {
+                let (a, b) = (fours[c], fours[c + 4]);
+                let (d, e) = (fours[c + 8], fours[c + 12]);
+                let (first, last) =
+                    (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+                let (first_2, last_2) =
+                    (_mm512_shuffle_f32x4::<0x44>(d, e), _mm512_shuffle_f32x4::<0xEE>(d, e));
+                columns[c] = _mm512_shuffle_f32x4::<0x88>(first, first_2);
+                columns[c + 4] = _mm512_shuffle_f32x4::<0xDD>(first, first_2);
+                columns[c + 8] = _mm512_shuffle_f32x4::<0x88>(last, last_2);
+                columns[c + 12] = _mm512_shuffle_f32x4::<0xDD>(last, last_2);
+            }
+        }
+        columns
+    }
+}
+
+impl F64x8 {
+    /// Pairs of rows are turned within each quarter of the registers; then the quarters.
+    ///
+    /// # Safety
+    /// The processor has AVX-512F.
+    #[inline(always)]
+    unsafe fn columns(rows: [__m512d; 8]) -> [__m512d; 8] {
+        let mut columns = rows;
+        // SAFETY: the caller vouches for AVX-512F.
+        unsafe {
+            for c in 0..2 {
+                let pair = |g: usize| match c {
+                    0 => _mm512_unpacklo_pd(rows[g], rows[g + 1]),
+                    _ => _mm512_unpackhi_pd(rows[g], rows[g + 1]),
+                }; // rows g and g + 1, quarter l of column 2·l + c
+                let (a, b, d, e) = (pair(0), pair(2), pair(4), pair(6));
+                let (first, last) =
+                    (_mm512_shuffle_f64x2::<0x44>(a, b), _mm512_shuffle_f64x2::<0xEE>(a, b));
+                let (first_2, last_2) =
+                    (_mm512_shuffle_f64x2::<0x44>(d, e), _mm512_shuffle_f64x2::<0xEE>(d, e));
+                columns[c] = _mm512_shuffle_f64x2::<0x88>(first, first_2);
+                columns[c + 2] = _mm512_shuffle_f64x2::<0xDD>(first, first_2);
+                columns[c + 4] = _mm512_shuffle_f64x2::<0x88>(last, last_2);
+                columns[c + 6] = _mm512_shuffle_f64x2::<0xDD>(last, last_2);
+            }
+        }
+        columns
+    }
+}

@@ -16,7 +16,7 @@ use crate::float::Float;
 /// f32 and 64 rows of 64 weights are 16 KiB each.
 const VALUE_BLOCK: usize = 64;
 
-/// `scores` (Tk, R) = `k` (Tk, D) · `queries` (D, R).
+/// `scores` (keys, R) = `k` (keys, D) · `queries` (D, R).
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
@@ -82,8 +82,10 @@ unsafe fn score_tile<V: Lanes, const M: usize, const N: usize>(
     }
 }
 
-/// Turns scores (Tk, R) into exp(score - maximum of the scores and the sink), and writes the maxima
-/// of the scores to `top` (R) and the sums of the exponentials to `total` (R), both without the sink.
+/// Turns scores (keys, R) into exp(score - maximum), the maximum being that of the sink and of all scores so far.
+/// Brings `top` (R), the largest score, and `total` (R), the sum of the exponentials, both without the sink, up to
+/// date, and writes to `factors` (R) what the weighted sums so far must be multiplied by. Returns whether a slot is
+/// hidden.
 ///
 /// A hidden slot, -inf, becomes -0. It adds nothing to any sum, and its sign tells it from a visible
 /// slot whose exponential is too small for the type.
@@ -96,34 +98,46 @@ pub(super) unsafe fn exponentials<V: Lanes, const M: usize>(
     sinks: &[V::Scalar],
     top: &mut [V::Scalar],
     total: &mut [V::Scalar],
-) {
+    factors: &mut [V::Scalar],
+) -> bool {
     let width = M * V::COUNT;
     debug_assert!(sinks.len() == width && top.len() == width && total.len() == width);
+    debug_assert!(factors.len() == width);
     let keys = scores.len() / width;
     let slots = scores.as_mut_ptr();
     // SAFETY: j < keys and m < M; the caller vouches for the sizes and the instruction set.
     unsafe {
         let (zero, hidden) = (V::splat(num(0.0)), V::splat(num(f64::NEG_INFINITY)));
-        let minus_zero = V::splat(num(-0.0));
-        let mut maxima = [hidden; M];
+        let (mut maxima, mut minima) = ([hidden; M], [zero; M]);
+        for m in 0..M {
+            maxima[m] = V::load(top.as_ptr().add(m * V::COUNT));
+        }
         for j in 0..keys {
             for m in 0..M {
                 let x = V::load(slots.add(j * width + m * V::COUNT));
                 maxima[m] = x.max(maxima[m]); // drops a NaN, which the sum below finds again
+                minima[m] = x.min(minima[m]);
             }
         }
-        let mut shifts = [zero; M];
+        let (mut shifts, mut totals, mut hides) = ([zero; M], [zero; M], false);
         for m in 0..M {
-            maxima[m].store(top.as_mut_ptr().add(m * V::COUNT));
-            let shift = V::load(sinks.as_ptr().add(m * V::COUNT)).max(maxima[m]);
-            shifts[m] = shift.select_equal(hidden, zero, shift); // -inf - -inf is NaN
+            let at = m * V::COUNT;
+            let old = V::load(top.as_ptr().add(at));
+            let step = Step::new(V::load(sinks.as_ptr().add(at)), old, maxima[m]);
+            maxima[m].store(top.as_mut_ptr().add(at));
+            step.factor.store(factors.as_mut_ptr().add(at));
+            shifts[m] = step.shift;
+            totals[m] = V::load(total.as_ptr().add(at)).mul(step.factor);
+            hides |= minima[m].any_equal(hidden);
         }
-        let mut totals = [zero; M];
         for j in 0..keys {
             for m in 0..M {
                 let slot = slots.add(j * width + m * V::COUNT);
                 let x = V::load(slot);
-                let e = x.select_equal(hidden, minus_zero, exp(x.sub(shifts[m])));
+                let mut e = exp(x.sub(shifts[m]));
+                if hides {
+                    e = x.select_equal(hidden, V::splat(num(-0.0)), e);
+                }
                 e.store(slot);
                 totals[m] = totals[m].add(e);
             }
@@ -131,10 +145,89 @@ pub(super) unsafe fn exponentials<V: Lanes, const M: usize>(
         for m in 0..M {
             totals[m].store(total.as_mut_ptr().add(m * V::COUNT));
         }
+        hides
     }
 }
 
-/// Adds `v` (Tk, Dv), weighed by `weights` (Tk, R), to `sums` (Dv, R).
+/// What a block of keys does to the running softmax of its rows.
+pub(super) struct Step<V> {
+    /// What the exponentials are relative to.
+    pub shift: V,
+    /// What the sums so far must be multiplied by.
+    pub factor: V,
+}
+
+impl<V: Lanes> Step<V> {
+    /// `old` and `new`: the largest score before and after this block.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn new(sink: V, old: V, new: V) -> Self {
+        // SAFETY: as for this function.
+        unsafe {
+            let hidden = V::splat(num(f64::NEG_INFINITY));
+            let (before, now) = (sink.max(old), sink.max(new));
+            let shift = now.select_equal(hidden, V::splat(num(0.0)), now); // -inf - -inf is NaN
+            // Where nothing changed nothing is multiplied, so that an infinite sink leaves an empty row 0.
+            let factor = before.select_equal(now, V::splat(num(1.0)), exp(before.sub(shift)));
+            Self { shift, factor }
+        }
+    }
+}
+
+/// `sums` (n, R) times `factors` (R).
+///
+/// # Safety
+/// The processor has the instruction set of `V`, and the slices have these sizes.
+#[inline(always)]
+pub(super) unsafe fn rescale<V: Lanes, const M: usize>(
+    sums: &mut [V::Scalar],
+    factors: &[V::Scalar],
+) {
+    debug_assert!(factors.len() == M * V::COUNT);
+    for lanes in sums.chunks_exact_mut(M * V::COUNT) {
+        for at in (0..M * V::COUNT).step_by(V::COUNT) {
+            // SAFETY: at + COUNT <= M · COUNT; the caller vouches for the instruction set.
+            unsafe {
+                let sum = V::load(lanes.as_ptr().add(at));
+                sum.mul(V::load(factors.as_ptr().add(at))).store(lanes.as_mut_ptr().add(at));
+            }
+        }
+    }
+}
+
+/// Turns `rows` rows of `columns` numbers, `stride` apart, into as many columns, `to_stride` apart.
+///
+/// # Safety
+/// The processor has the instruction set of `V`; the rows can be read, and the columns written.
+#[inline(always)]
+pub(super) unsafe fn turn<V: Lanes>(
+    (rows, columns): (usize, usize),
+    from: *const V::Scalar,
+    stride: usize,
+    to: *mut V::Scalar,
+    to_stride: usize,
+) {
+    for r in (0..rows).step_by(V::COUNT) {
+        for c in (0..columns).step_by(V::COUNT) {
+            let (height, width) = (V::COUNT.min(rows - r), V::COUNT.min(columns - c));
+            // SAFETY: r + height <= rows and c + width <= columns; the caller vouches for the rest.
+            unsafe {
+                let (from, to) = (from.add(r * stride + c), to.add(c * to_stride + r));
+                if height == V::COUNT && width == V::COUNT {
+                    V::transpose(from, stride, to, to_stride);
+                } else {
+                    for (i, j) in (0..height).flat_map(|i| (0..width).map(move |j| (i, j))) {
+                        *to.add(j * to_stride + i) = *from.add(i * stride + j);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds `v` (keys, Dv), weighed by `weights` (keys, R), to `sums` (Dv, R). `hides`: whether a slot is hidden.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
@@ -144,14 +237,15 @@ pub(super) unsafe fn weighted_sum<V: Lanes, const M: usize>(
     v: &[V::Scalar],
     dv: usize,
     sums: &mut [V::Scalar],
+    hides: bool,
 ) {
     let width = M * V::COUNT;
     debug_assert!(sums.len() == dv * width && v.len() * width == weights.len() * dv);
     for (weights, v) in weights.chunks(VALUE_BLOCK * width).zip(v.chunks(VALUE_BLOCK * dv)) {
-        let finite = all_finite(v);
+        let plain = !hides || all_finite(v);
         // SAFETY: the caller's; a block has as many weights·Dv as values·R.
         unsafe {
-            if finite {
+            if plain {
                 weighted_block::<V, M, false>(weights, v, dv, sums);
             } else {
                 weighted_block::<V, M, true>(weights, v, dv, sums);
@@ -162,7 +256,7 @@ pub(super) unsafe fn weighted_sum<V: Lanes, const M: usize>(
 
 /// The look at every value also brings the block into the cache, row after row.
 #[inline(always)]
-fn all_finite<T: Float>(v: &[T]) -> bool {
+pub(super) fn all_finite<T: Float>(v: &[T]) -> bool {
     let mut finite = true;
     for x in v {
         finite &= x.is_finite(); // no early end, so that it becomes vector code
@@ -246,6 +340,6 @@ unsafe fn weighted_tile<V: Lanes, const M: usize, const N: usize, const SELECT: 
 
 /// A constant of the element type.
 #[inline(always)]
-fn num<T: Float>(x: f64) -> T {
+pub(super) fn num<T: Float>(x: f64) -> T {
     T::from_f64(x)
 }

@@ -35,11 +35,20 @@ pub trait Lanes: Copy {
     /// self - other
     fn sub(self, other: Self) -> Self;
 
+    /// self · other
+    fn mul(self, other: Self) -> Self;
+
     /// self · factor + term, rounded once where the instruction set can.
     fn mul_add(self, factor: Self, term: Self) -> Self;
 
     /// The larger; `other` where `self` is NaN.
     fn max(self, other: Self) -> Self;
+
+    /// The smaller; `other` where `self` is NaN.
+    fn min(self, other: Self) -> Self;
+
+    /// Whether some element equals that of `other`.
+    fn any_equal(self, other: Self) -> bool;
 
     /// `then` where self equals `value`, else `otherwise`.
     fn select_equal(self, value: Self, then: Self, otherwise: Self) -> Self;
@@ -49,4 +58,15 @@ pub trait Lanes: Copy {
 
     /// self · 2^n for an integral n from -2·max_exponent to 0, rounded once.
     fn mul_power_of_two(self, n: Self) -> Self;
+
+    /// Turns COUNT rows of COUNT floats, `stride` apart, into as many columns, `to_stride` apart.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of this type; all rows can be read, and all columns written.
+    unsafe fn transpose(
+        from: *const Self::Scalar,
+        stride: usize,
+        to: *mut Self::Scalar,
+        to_stride: usize,
+    );
 }

@@ -1,6 +1,9 @@
 //! Registers as plain arrays: for machines without AVX2. The compiler makes of them what the
 //! target has, 128-bit vectors on any x86-64 or AArch64.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
 use super::exp;
 use super::lanes::Lanes;
 
@@ -9,7 +12,9 @@ use super::lanes::Lanes;
 pub struct Array<T, const N: usize>([T; N]);
 
 macro_rules! portable {
-    ($scalar:ty, $count:literal, $round:expr) => {
+    (
+        $scalar:ty, $count:literal, $round:expr, $load:ident, $store:ident, $add:ident, $mul:ident
+    ) => {
         impl Array<$scalar, $count> {
             /// 2^n for an n whose power is a normal number: `$round + n + bias` has n + bias in its
             /// lowest bits, and the shift makes them the exponent.
@@ -60,13 +65,33 @@ macro_rules! portable {
                 self
             }
 
-            /// Rounded twice: without the instruction, `mul_add` of the standard library is a call.
             #[inline(always)]
-            fn mul_add(mut self, factor: Self, term: Self) -> Self {
-                for ((x, y), z) in self.0.iter_mut().zip(factor.0).zip(term.0) {
-                    *x = *x * y + z;
+            fn mul(mut self, other: Self) -> Self {
+                for (x, y) in self.0.iter_mut().zip(other.0) {
+                    *x *= y;
                 }
                 self
+            }
+
+            /// Rounded twice: without the instruction, `mul_add` of the standard library is a call.
+            ///
+            /// Written as vectors where these are known: left to itself the compiler now and then takes the
+            /// numbers of several registers together in another order, and half of the time goes into shuffles.
+            #[inline(always)]
+            fn mul_add(self, factor: Self, term: Self) -> Self {
+                #[cfg(target_arch = "x86_64")]
+                {
+                    // SAFETY: arrays of 128 bits and registers have the same bits; every x86-64 has SSE2.
+                    unsafe {
+                        let (x, y, z) = (self.0.as_ptr(), factor.0.as_ptr(), term.0.as_ptr());
+                        let sum = $add($mul($load(x), $load(y)), $load(z));
+                        let mut out = self;
+                        $store(out.0.as_mut_ptr(), sum);
+                        out
+                    }
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                Self(std::array::from_fn(|i| self.0[i] * factor.0[i] + term.0[i]))
             }
 
             #[inline(always)]
@@ -75,6 +100,19 @@ macro_rules! portable {
                     *x = if *x > y { *x } else { y };
                 }
                 self
+            }
+
+            #[inline(always)]
+            fn min(mut self, other: Self) -> Self {
+                for (x, y) in self.0.iter_mut().zip(other.0) {
+                    *x = if *x < y { *x } else { y };
+                }
+                self
+            }
+
+            #[inline(always)]
+            fn any_equal(self, other: Self) -> bool {
+                (0..$count).any(|i| self.0[i] == other.0[i])
             }
 
             #[inline(always)]
@@ -100,9 +138,26 @@ macro_rules! portable {
                 }
                 self
             }
+
+            #[inline(always)]
+            unsafe fn transpose(
+                from: *const $scalar,
+                stride: usize,
+                to: *mut $scalar,
+                to_stride: usize,
+            ) {
+                for row in 0..$count {
+                    for column in 0..$count {
+                        // SAFETY: the caller vouches for COUNT rows and columns of COUNT floats.
+                        unsafe {
+                            *to.add(column * to_stride + row) = *from.add(row * stride + column)
+                        };
+                    }
+                }
+            }
         }
     };
 }
 
-portable!(f32, 4, exp::F32.round);
-portable!(f64, 2, exp::F64.round);
+portable!(f32, 4, exp::F32.round, _mm_loadu_ps, _mm_storeu_ps, _mm_add_ps, _mm_mul_ps);
+portable!(f64, 2, exp::F64.round, _mm_loadu_pd, _mm_storeu_pd, _mm_add_pd, _mm_mul_pd);

@@ -1,121 +1,177 @@
-//! One tile of queries: what surrounds the kernels, in plain loops.
-//!
-//! R is the width of the tile, a multiple of the lanes; the queries past the last row are zeros,
-//! and nothing is read from theirs. Everything is stored with the queries last.
+//! One tile of queries: its rows, its buffers, and what surrounds the kernels, in plain loops.
 
 use std::ops::Range;
 
-use ndarray::{Array3, Array4, ArrayView4, s};
+use ndarray::{ArrayRef1, ArrayView4, s};
 
 use super::attend::Call;
 use crate::float::Float;
 use crate::masks::{Mask, steps};
 use crate::sdpa::softcap;
 
+/// Keys that are scored, exponentiated and weighed before the next ones. Blocks start at multiples of it, whatever
+/// the rows see, so that the order of a row's sums depends on nothing else. 256 x 64 f32 scores are 64 KiB, in L2.
+pub(super) const KEY_BLOCK: usize = 256;
+
 /// Keys of all rows that a loop over single slots takes at a time: 64 x 64 f32 are half of L1.
 const SLOT_BLOCK: usize = 64;
 
 /// The rows of a tile: all queries of the G heads of one KV head stand in one line, head by head.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
     /// Row of the batch.
     pub b: usize,
-    /// Head and query of each row.
-    pub at: Vec<(usize, usize)>,
+    /// The first query head of the group.
+    pub head: usize,
+    /// Tq
+    pub tq: usize,
+    /// Where the tile starts in that line.
+    pub first: usize,
+    /// How many rows it has.
+    pub count: usize,
 }
 
-/// Buffers, kept from tile to tile.
-#[derive(Debug)]
+impl Rows {
+    /// Row of the tile, head and query.
+    fn each(self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let mut at = (self.head + self.first / self.tq, self.first % self.tq);
+        (0..self.count).map(move |r| {
+            let (h, i) = at;
+            at = if i + 1 < self.tq { (h, i + 1) } else { (h + 1, 0) };
+            (r, h, i)
+        })
+    }
+}
+
+/// Where the slot of key j and row r stands: at j · key + r · row.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Layout {
+    pub key: usize,
+    pub row: usize,
+}
+
+/// Buffers, kept from tile to tile. R is the number of rows, rounded up as the kernels need it.
+#[derive(Debug, Default)]
 pub(super) struct Tile<T> {
-    /// R
-    width: usize,
-    /// (D, R), scaled
+    layout: Layout,
+    /// (R): the keys that a row sees by its position
+    intervals: Vec<Range<usize>>,
+    /// The keys that all rows see by their positions.
+    common: Range<usize>,
+    /// Scaled: (D, R) or (R, D)
     pub queries: Vec<T>,
-    /// (keys in range, R): scores, then exponentials
+    /// Of one block of keys, in the layout: scores, then exponentials
     pub scores: Vec<T>,
-    /// (Dv, R)
+    /// (Dv, R) or (R, Dv)
     pub sums: Vec<T>,
+    /// A few keys or values, in the order that a kernel wants
+    pub turned: Vec<T>,
     /// (R): the logit that joins the sum and has no value; -inf = none
     pub sinks: Vec<T>,
-    /// (R): the largest score
+    /// (R): the largest score so far
     pub top: Vec<T>,
-    /// (R): the sum of the exponentials
+    /// (R): the sum of the exponentials so far
     pub total: Vec<T>,
+    /// (R): what the sums are multiplied by when `top` has grown
+    pub factors: Vec<T>,
+}
+
+/// How many numbers a tile needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub rows: usize,
+    pub queries: usize,
+    pub sums: usize,
+    pub turned: usize,
 }
 
 impl<T: Float> Tile<T> {
-    pub fn new() -> Self {
-        let empty = Vec::new;
-        Self {
-            width: 0,
-            queries: empty(),
-            scores: empty(),
-            sums: empty(),
-            sinks: empty(),
-            top: empty(),
-            total: empty(),
+    /// Finds the keys that some row of the tile sees.
+    pub fn reach(&mut self, mask: &Mask<'_>, rows: Rows, tk: usize) -> Range<usize> {
+        self.intervals.clear();
+        if mask.causal || mask.window.is_some() || mask.kv_lengths.is_some() {
+            self.intervals.extend(rows.each().map(|(_, _, i)| interval(mask, rows.b, i, tk)));
+        } else {
+            self.intervals.resize(rows.count, 0..tk);
         }
+        let (mut reach, mut common) = (0..0, 0..tk);
+        for own in &self.intervals {
+            common = common.start.max(own.start)..common.end.min(own.end);
+            if !own.is_empty() {
+                reach = if reach.is_empty() {
+                    own.clone()
+                } else {
+                    reach.start.min(own.start)..reach.end.max(own.end)
+                };
+            }
+        }
+        self.common = common;
+        reach
     }
 
-    /// Loads the rows and makes room for `keys` keys.
-    pub fn start(&mut self, call: &Call<'_, T>, rows: &Rows, width: usize, keys: usize) {
-        self.width = width;
-        let (d, dv) = (call.q.dim().3, call.v.dim().3);
-        for (buffer, size) in [
-            (&mut self.queries, d * width),
-            (&mut self.sums, dv * width),
-            (&mut self.top, width),
-            (&mut self.total, width),
+    /// Makes room; nothing is known of any key yet.
+    pub fn start(&mut self, sinks: Option<&ArrayRef1<T>>, rows: Rows, sizes: Sizes) {
+        self.queries.resize(sizes.queries, T::zero());
+        self.turned.resize(sizes.turned, T::zero());
+        for (buffer, size, value) in [
+            (&mut self.sums, sizes.sums, T::zero()),
+            (&mut self.total, sizes.rows, T::zero()),
+            (&mut self.factors, sizes.rows, T::one()),
+            (&mut self.top, sizes.rows, T::neg_infinity()),
+            (&mut self.sinks, sizes.rows, T::neg_infinity()),
         ] {
             buffer.clear();
-            buffer.resize(size, T::zero());
+            buffer.resize(size, value);
         }
-        self.sinks.clear();
-        self.sinks.resize(width, T::neg_infinity());
-        self.scores.resize(keys * width, T::zero()); // every slot is written before it is read
-
-        for (r, &(h, i)) in rows.at.iter().enumerate() {
-            let query = call.q.slice(s![rows.b, h, i, ..]); // (D)
-            for (lanes, &x) in self.queries.chunks_exact_mut(width).zip(query) {
-                lanes[r] = x * call.scale;
-            }
-            if let Some(sinks) = call.options.sinks {
-                self.sinks[r] = sinks[h];
-            }
+        if let Some(sinks) = sinks {
+            rows.each().for_each(|(r, h, _)| self.sinks[r] = sinks[h]);
         }
     }
 
-    /// Softcap of every score.
-    pub fn soften(&mut self, c: T) {
-        for score in &mut self.scores {
-            *score = softcap(*score, c);
-        }
+    /// Makes room for the scores of a block, `size` numbers that the kernel writes before they are read.
+    pub fn room(&mut self, layout: Layout, size: usize) {
+        self.layout = layout;
+        self.scores.resize(size, T::zero());
     }
 
-    /// Adds the bias (B, Hq, Tq, Tk). One of -inf hides its slot whatever the score is.
-    pub fn add(&mut self, bias: ArrayView4<'_, T>, rows: &Rows, keys: &Range<usize>) {
-        self.each_slot(bias, rows, keys, |score, bias| {
-            *score = if bias == T::neg_infinity() { bias } else { *score + bias };
-        });
-    }
-
-    /// Hides what `keep` (B, Hq, Tq, Tk) does not keep.
-    pub fn keep(&mut self, keep: ArrayView4<'_, bool>, rows: &Rows, keys: &Range<usize>) {
-        self.each_slot(keep, rows, keys, |score, keep| {
-            if !keep {
-                *score = T::neg_infinity();
+    /// Softcap, bias and masks of the scores of these keys.
+    pub fn alter(&mut self, call: &Call<'_, T>, rows: Rows, keys: &Range<usize>) {
+        let ((batch, hq, tq, _), tk) = (call.q.dim(), call.k.dim().2);
+        let (table, options) = ((batch, hq, tq, tk), call.options);
+        if let Some(c) = options.softcap {
+            let c = T::from_f64(c);
+            for score in &mut self.scores {
+                *score = softcap(*score, c);
             }
-        });
+        }
+        if let Some(bias) = options.bias {
+            let bias = bias.broadcast(table).expect("checked");
+            self.each_slot(bias, rows, keys, |score, bias| {
+                // One of -inf hides its slot whatever the score is.
+                *score = if bias == T::neg_infinity() { bias } else { *score + bias };
+            });
+        }
+        if let Some(keep) = options.mask.keep {
+            let keep = keep.broadcast(table).expect("checked");
+            self.each_slot(keep, rows, keys, |score, keep| {
+                if !keep {
+                    *score = T::neg_infinity();
+                }
+            });
+        }
+        if keys.start < self.common.start || keys.end > self.common.end {
+            self.hide(keys);
+        }
     }
 
     /// Hides what is outside the interval of its own row.
-    pub fn hide(&mut self, mask: &Mask<'_>, rows: &Rows, tk: usize, keys: &Range<usize>) {
-        for (r, &(_, i)) in rows.at.iter().enumerate() {
-            let own = interval(mask, rows.b, i, tk);
-            let (start, end) =
-                (own.start.clamp(keys.start, keys.end), own.end.clamp(keys.start, keys.end));
-            for j in (keys.start..start).chain(end.max(start)..keys.end) {
-                self.scores[(j - keys.start) * self.width + r] = T::neg_infinity();
+    fn hide(&mut self, keys: &Range<usize>) {
+        for (r, own) in self.intervals.iter().enumerate() {
+            let start = own.start.clamp(keys.start, keys.end);
+            let end = own.end.clamp(start, keys.end);
+            for j in (keys.start..start).chain(end..keys.end) {
+                let slot = (j - keys.start) * self.layout.key + r * self.layout.row;
+                self.scores[slot] = T::neg_infinity();
             }
         }
     }
@@ -124,43 +180,44 @@ impl<T: Float> Tile<T> {
     fn each_slot<U: Copy>(
         &mut self,
         table: ArrayView4<'_, U>,
-        rows: &Rows,
+        rows: Rows,
         keys: &Range<usize>,
         change: impl Fn(&mut T, U),
     ) {
-        for (block, slots) in self.scores.chunks_mut(SLOT_BLOCK * self.width).enumerate() {
-            let start = keys.start + block * SLOT_BLOCK;
+        for start in keys.clone().step_by(SLOT_BLOCK) {
             let end = keys.end.min(start + SLOT_BLOCK);
-            for (r, &(h, i)) in rows.at.iter().enumerate() {
+            for (r, h, i) in rows.each() {
                 let entries = table.slice(s![rows.b, h, i, start..end]);
-                for (lanes, &entry) in slots.chunks_exact_mut(self.width).zip(entries) {
-                    change(&mut lanes[r], entry);
+                let first = (start - keys.start) * self.layout.key + r * self.layout.row;
+                let slots = self.scores[first..].iter_mut().step_by(self.layout.key);
+                for (slot, &entry) in slots.zip(entries) {
+                    change(slot, entry);
                 }
             }
         }
     }
 
-    /// Normalises, and writes output (B, Hq, Tq, Dv) and lse (B, Hq, Tq) of the rows.
-    pub fn finish(&self, rows: &Rows, output: &mut Array4<T>, lse: &mut Array3<T>) {
-        for (r, &(h, i)) in rows.at.iter().enumerate() {
+    /// Divides `output` (rows, Dv) by the sums of the exponentials, and writes `lse` (rows).
+    pub fn finish(&self, output: &mut [T], lse: &mut [T]) {
+        let dv = output.len() / lse.len();
+        for (r, lse) in lse.iter_mut().enumerate() {
             let (top, total, sink) = (self.top[r], self.total[r], self.sinks[r]);
             let empty = top == T::neg_infinity() && total == T::zero();
             let top = top.maximum(sink);
             let shift = if top == T::neg_infinity() { T::zero() } else { top };
             let total = total + (sink - shift).exp();
-            lse[[rows.b, h, i]] = top + if total == T::zero() { total } else { total.ln() };
+            *lse = top + if total == T::zero() { total } else { total.ln() };
 
             let divisor = if empty { T::one() } else { total }; // the sums of an empty row are 0
-            let mut output = output.slice_mut(s![rows.b, h, i, ..]); // (Dv)
-            for (x, lanes) in output.iter_mut().zip(self.sums.chunks_exact(self.width)) {
-                *x = lanes[r] / divisor;
+            for x in &mut output[r * dv..(r + 1) * dv] {
+                *x /= divisor;
             }
         }
     }
 }
 
 /// The keys that query `i` sees by its position: causal, window and lengths together.
-pub(super) fn interval(mask: &Mask<'_>, b: usize, i: usize, tk: usize) -> Range<usize> {
+fn interval(mask: &Mask<'_>, b: usize, i: usize, tk: usize) -> Range<usize> {
     let p = mask.position(b, i);
     let (left, right) = mask.window.unwrap_or_default();
     let mut start = 0;
@@ -180,10 +237,10 @@ pub(super) fn interval(mask: &Mask<'_>, b: usize, i: usize, tk: usize) -> Range<
     start as usize..end.max(start) as usize
 }
 
-/// The keys that some row of the tile sees.
-pub(super) fn reach(mask: &Mask<'_>, rows: &Rows, tk: usize) -> Range<usize> {
-    let intervals = rows.at.iter().map(|&(_, i)| interval(mask, rows.b, i, tk));
-    intervals.filter(|own| !own.is_empty()).fold(0..0, |all, own| {
-        if all.is_empty() { own } else { all.start.min(own.start)..all.end.max(own.end) }
-    })
+/// The blocks of keys that make up a range.
+pub(super) fn blocks(reach: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let first = reach.start - reach.start % KEY_BLOCK;
+    (first..reach.end)
+        .step_by(KEY_BLOCK)
+        .map(move |start| start.max(reach.start)..reach.end.min(start + KEY_BLOCK))
 }
