@@ -1,6 +1,6 @@
 # Three ways to generate tokens with one layer of attention, what each costs, and how long each takes.
 #
-#     everything       the whole text goes through the layer, and all but the last token is thrown away
+#     everything       the whole text goes through the layer for each token, all but the last is thrown away
 #     keys and values  of the whole text are made again, the query of the last token alone
 #     cache            the last token alone goes through the layer; keys and values of the past are kept
 #

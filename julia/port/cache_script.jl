@@ -31,8 +31,6 @@ function prepare_cache(config::Dict, inputs::Tensors, want, folder::String)
     good || invalid_request("steps: expected a list of objects with `do`")
     for step in steps
         step["do"] in STEPS[kind] || throw(NotOffered("step.$(step["do"])"))
-        name = cache_name(step)
-        name isa String || invalid_request("cache: expected a name, got $(repr(name))")
         step["do"] == "evict" && check_known(optional(step, "policy"))
     end
     for name in something(want, [])
@@ -127,7 +125,7 @@ end
 
 function run_step(run::Run, step::Dict)
     name, kind, inputs = cache_name(step), step["do"], run.script.inputs
-    haskey(run.caches, name) || invalid_config("cache: expected a name of a cache, got $name")
+    haskey(run.caches, name) || invalid_config("cache: expected a name of a cache, got $(repr(name))")
     cache = run.caches[name]
     kind == "append" && return run_append(cache, step, inputs)
     kind == "attend" && return run_attend(cache, step, inputs)

@@ -12,7 +12,8 @@ function check_description(name::String, cache, metadata)
         got = get(metadata, field, "none")
         got == due || damaged(name, field, due, got)
     end
-    kind = get(metadata, "kind", "none")
+    kind = get(metadata, "kind", nothing)
+    kind === nothing && damaged(name, "kind", "a value", "none")
     kind == kind_name(cache) || reject(:invalid_config, name, "kind", kind_name(cache), kind)
     own = description(cache)
     for (field, due) in own
@@ -27,11 +28,17 @@ function check_description(name::String, cache, metadata)
         got == "none" || reject(:invalid_config, name, field, "none", got)
     end
     if cache isa Quantised
-        group = haskey(metadata, "group") ? tryparse(Int, metadata["group"]) : nothing
+        text = get(metadata, "group", nothing)
+        group = text === nothing ? nothing : tryparse(Int, text)
+        as_written = text === nothing || string(group) == text
+        as_written || reject(:invalid_config, name, "group", "an integer", text)
         both = shared_by_all(cache, group) && shared_by_all(cache, cache.group)
         same = both || group == cache.group
         same || reject(:invalid_config, name, "group", repr(cache.group), repr(group))
+    elseif haskey(metadata, "group")
+        reject(:invalid_config, name, "group", "none", metadata["group"])
     end
+    metadata["dtype"] in values(FILE_TYPES) || damaged(name, "dtype", "a float type", metadata["dtype"])
     dtype = FILE_TYPES[eltype(cache)]
     same = metadata["dtype"] == dtype
     same || reject(:dtype_mismatch, name, "dtype", dtype, metadata["dtype"])
@@ -79,8 +86,9 @@ function check_file_tracked(name::String, @nospecialize(cache), tensors, counts:
     return [[weights[1:counts[b], h, b] for h in 1:heads] for b in 1:rows]
 end
 
+# A negative `next` is met first: its difference could wrap around.
 rises(list::Vector{Int64}, next::Int64) =
-    all(>(0), diff([-1; list; next])) && next <= FARTHEST
+    0 <= next <= FARTHEST && all(>(0), diff([-1; list; next]))
 
 # Whether a row can be one of such a cache: only those that can be edited have gaps, and a window its own.
 is_whole(::Union{EditableCache,PerHeadCache}, list, next) = true

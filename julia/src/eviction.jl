@@ -126,7 +126,7 @@ function slots_that_stay(scores, budget::Int, sinks::Int, recent::Int, pool::Int
     n <= budget && return collect(1:n)
     budget == 0 && return Int[]
 
-    # 2. pool: the highest score among the neighbours that compete
+    # 2. pool: the highest score of the neighbours that compete, NaN below every number
     between = scores[sinks+1:n-recent]  # (C,)
     C, reach = length(between), min(pool ÷ 2, n)
     pooled = [reduce(higher, view(between, max(i - reach, 1):min(i + reach, C))) for i in 1:C]  # (C,)
@@ -134,7 +134,7 @@ function slots_that_stay(scores, budget::Int, sinks::Int, recent::Int, pool::Int
     # 3. protect: the first and the last do not compete
     stays = [1:sinks; n-recent+1:n]
 
-    # 4. rank: the highest first, equal ones as they stand
+    # 4. rank: the highest first, equal ones as they stand, NaN at the end
     ranked = sort(1:C; lt = (i, j) -> is_above(pooled[i], pooled[j]), alg = MergeSort)  # (C,)
 
     # 5. keep: as many as the budget leaves

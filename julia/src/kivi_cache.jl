@@ -155,7 +155,7 @@ end
 
 function attend_held(cache::KiviCache{T}, q, mask, bias, scale, softcap) where {T}
     @nospecialize mask bias scale softcap
-    # 5. attend: as over a contiguous cache of what is restored
+    # 5. attend: as in a contiguous cache of these numbers
     k, v = map(x -> convert(Array{compute_type(T),4}, x), restored_heads(cache))  # (D, L, Hkv, B), (Dv, …)
     held = aligned(cache, mask, size(q, 2))
     q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
@@ -176,7 +176,7 @@ end
 # The groups before that of a slot, counted from 0; where that one begins; and the keys from there on,
 # restored.
 function opened_keys(cache::KiviCache, row::KeyRow, slot::Int)
-    first = min(slot ÷ cache.key_groups, length(row.groups))
+    first = slot ÷ cache.key_groups
     return row.groups[1:first], first * cache.key_groups, restored_keys(cache, row, first)
 end
 

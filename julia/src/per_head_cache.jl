@@ -6,8 +6,9 @@
 # Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, T new positions, Tq queries, L most
 # slots that a head holds, D and Dv head sizes.
 #
-# Source: Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", 2024, section 4 (a
-# choice for each head).
+# Sources: Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", 2024, section 4 (a
+# choice for each head); Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for
+# Efficient LLM Inference", 2024, section 3 (budgets of heads).
 
 """
     PerHeadCache{T}(batch, num_kv_heads, head_dim, value_dim = head_dim; capacity = nothing, rope = nothing,

@@ -45,7 +45,7 @@ function read_file(io::IO)::Tuple{Dict{String,Any},Any}
     header = parse_json(String(read(io, Int(header_bytes))))
     header isa Dict || throw(FileError("expected a header that is an object"))
     data = 8 + Int(header_bytes)
-    tensors = Dict{String,Any}()
+    tensors, parts = Dict{String,Any}(), Tuple{Int,Int}[]
     for (name, entry) in header
         name == "__metadata__" && continue
         dtype, dims, start, stop = described(name, entry)
@@ -59,8 +59,21 @@ function read_file(io::IO)::Tuple{Dict{String,Any},Any}
         else
             tensors[name] = Unreadable(dtype)
         end
+        push!(parts, (start, stop))
     end
+    check_no_holes(parts, bytes - data)
     return tensors, get(header, "__metadata__", nothing)
+end
+
+# The format has every byte of the data belong to one tensor: what is left over was cut off, or put in.
+function check_no_holes(parts::Vector{Tuple{Int,Int}}, bytes::Int)
+    ends = 0
+    for (start, stop) in sort!(parts)
+        start == ends || throw(FileError("expected a tensor from byte $ends of the data on, got $start"))
+        ends = stop
+    end
+    ends == bytes || throw(FileError("expected $ends bytes of data, got $bytes"))
+    return nothing
 end
 
 function described(name::String, entry)

@@ -71,6 +71,11 @@ end
     for options in ((format = "int8", group = 3), (format = "int4",), (format = "int8", zero_point = true))
         @test into(quantised(; options...)) == :invalid_config
     end
+    tensors, metadata = read_file(path)
+    for group in ("x", "04", " 4", "4.0")
+        write_tensors(path, Fields([tensors...]), Fields([metadata..., "group" => group]))
+        @test into(quantised(format = "int8")) == :invalid_config
+    end
 end
 
 @testset "files that are damaged" begin
@@ -95,18 +100,20 @@ end
         ["k" => nothing], ["k" => tensors["k"][:, 1:4, :, :]], ["k" => Float64.(tensors["k"])],
         ["junk" => [1.0]], ["lengths" => Int64[6, 3]], ["lengths" => Int64[-1, 5]],
         ["lengths" => Int64[4, 3]], ["lengths" => [5.0, 3.0]], ["next" => Int64[4, 3]],
-        ["next" => Int64[5]], ["positions" => moved(1, 2, 0)], ["positions" => moved(1, 1, -2)],
+        ["next" => Int64[5]], ["next" => Int64[5, typemin(Int64)]],
+        ["positions" => moved(1, 2, 0)], ["positions" => moved(1, 1, -2)],
         ["positions" => moved(2, 4, 7)], ["positions" => nothing],
     ]
     for changes in bad
         @test spoilt(changes) == :invalid_request
     end
     @test spoilt((), ["format" => "x"]) == spoilt((), ["version" => "2"]) == :invalid_request
-    for text in ("version", "batch", "dtype")
+    for text in ("version", "kind", "batch", "dtype")
         @test spoilt((), [text => nothing]) == :invalid_request
     end
     @test spoilt((), ["kind" => "new"]) == spoilt((), ["head_dim" => "5"]) == :invalid_config
-    @test spoilt((), ["dtype" => "f8"]) == :dtype_mismatch
+    @test spoilt((), ["dtype" => "f8"]) == :invalid_request
+    @test spoilt((), ["group" => "1"]) == :invalid_config
     write_tensors(path, Fields(["k" => [1.0]]))
     @test code_of(() -> load!(target, path)) == code_of(() -> load!(target, tempname())) == :invalid_request
     write(path, read(path)[1:end-3])

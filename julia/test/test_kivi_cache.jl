@@ -158,6 +158,14 @@ end
     @test code_of(() -> append!(bounded, heads_of(MersenneTwister(1), Float32, 1, 2, 4, 3, 4)...)) ==
         :capacity_exceeded
 
+    # a turn may make a key too long for Float32, also one that waits
+    turning = KiviCache(1, 1, 2; format = "int8", key_groups = 4, rope = Rope())
+    long = fill(3f38, 2, 1, 1, 1)
+    append!(turning, long, zero(long))
+    before = stored_bits(turning)
+    @test code_of(() -> shift!(turning, 1, 0)) == :invalid_config
+    @test isequal(stored_bits(turning), before)
+
     # what is left of two groups may have a range that neither had
     apart = KiviCache(1, 1, 1; format = "int8", key_groups = 2, zero_point = true)
     x = reshape(Float32[3e38, 3e38, -3e38, -3e38], 1, 4, 1, 1)

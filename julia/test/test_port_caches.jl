@@ -29,7 +29,7 @@
             merge(add, config(cache = "b")) => "invalid_config", step("reorder"; index = [0]) => "ok",
             step("reorder"; index = [1]) => "invalid_config", step("reorder") => "invalid_request",
             step("stats"; out = "s") => "ok", step("truncate"; lengths = [3]) => "ok", ask => "ok",
-            step("load"; file = "none") => "invalid_request",
+            step("load"; file = "none") => "invalid_request", step("reset"; cache = 1) => "invalid_config",
         ]
         answer, tensors = run_script(first.(steps); kind...)
         @test answer["steps"] == last.(steps)
@@ -73,7 +73,6 @@
     @test fault([add]; kind = "quantised") == fault([add]; kind = "latent") == "invalid_request"
     @test fault([add]; kind = "rotating", window = 0) == fault([add]; rope = 5) == "invalid_config"
     @test fault([add]; kind = "quantised", format = "int3") == "invalid_config"
-    @test fault([merge(add, config(cache = 5))]) == "invalid_request"
 end
 
 @testset "policies, tracked weights, key groups, heads of their own" begin
