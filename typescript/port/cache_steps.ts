@@ -208,21 +208,21 @@ function attend(cache: Cache, q: AnyTensor, step: Config, { tensors }: Caches): 
 
 function read(cache: Cache, step: Config): Written {
   const out = text(step, "out");
+  const [codes, positions, tracked] = ["codes", "positions", "tracked"].map((name) => flag(step, name));
   const contents = cache.read() as ReturnType<Cache["read"]> & Record<string, Tensor<TensorArray>>;
-  if (step.codes && contents.kCodes === undefined) {
+  if (codes && contents.kCodes === undefined) {
     throw new InvalidConfig("read: codes: expected false where nothing is quantised, got true");
   }
-  if (step.tracked && contents.tracked === undefined) {
+  if (tracked && contents.tracked === undefined) {
     throw new InvalidConfig("read: tracked: expected false where nothing is tracked, got true");
   }
-  const names = [...CONTENTS, ...(step.codes ? CODES : []), ...(step.tracked ? ["tracked"] : [])];
+  const names = [...CONTENTS, ...(codes ? CODES : []), ...(tracked ? ["tracked"] : [])];
   const written = names.flatMap((name): Written => {
     const x = contents[camel(name)];
     return x === undefined ? [] : [[`${out}.${name}`, store(x, "U8")]];
   });
   written.push([`${out}.lengths`, store(byRow(cache, int64(contents.lengths)))]);
-  if (step.positions)
-    written.push([`${out}.positions`, store(byRow(cache, positionTable(contents.positions)))]);
+  if (positions) written.push([`${out}.positions`, store(byRow(cache, positionTable(contents.positions)))]);
   return written;
 }
 
@@ -255,6 +255,13 @@ function list(step: Config, name: string): number[] {
   const value = step[name];
   if (Array.isArray(value)) return value;
   throw new InvalidRequest(`${step.do}: ${name}: expected a list, got ${value}`);
+}
+
+/** True or false, which it is when it is absent. */
+function flag(step: Config, name: string): boolean {
+  const value = step[name] ?? false;
+  if (typeof value === "boolean") return value;
+  throw new InvalidConfig(`${step.do}: ${name}: expected true or false, got ${JSON.stringify(value)}`);
 }
 
 function present(step: Config, name: string): unknown {

@@ -91,8 +91,8 @@ export interface Cache<T extends FloatDtype = FloatDtype> {
   state(): CacheState;
   /** Holds that instead. Its names, types and sizes have been checked. */
   restore(state: CacheState): void;
-  /** How many entries of that tensor of a {@link state} a row of so many slots has. Absent: one a slot. */
-  entries?(name: string, slots: number): number;
+  /** How many entries of that tensor of a {@link state} a row of so many slots has. Absent, or null: one a slot. */
+  entries?(name: string): ((slots: number) => number) | null;
   /** Gives the way back from an append. */
   checkpoint(): () => void;
 }

@@ -10,11 +10,11 @@
 import type { Cache, CacheState } from "./cache.ts";
 import { positionTable } from "./cache_rope.ts";
 import {
+  checkContents,
   checkDescription,
-  checkEntries,
+  checkNames,
   checkOurs,
   checkRows,
-  checkTensors,
   FORMAT,
   parsed,
   ROWS,
@@ -22,7 +22,15 @@ import {
 import { range } from "./held.ts";
 import { formatTensors, type Stored, store } from "./safetensors.ts";
 import { Slots } from "./slots.ts";
-import { type FloatDtype, int64, SHORT_NAMES, sizeOf, type Tensor, type TensorArray } from "./tensor.ts";
+import {
+  type FloatDtype,
+  int64,
+  longest,
+  SHORT_NAMES,
+  sizeOf,
+  type Tensor,
+  type TensorArray,
+} from "./tensor.ts";
 import { TRACKED } from "./track.ts";
 
 /** What the cache holds, as a file. */
@@ -62,16 +70,17 @@ export function loadCache(cache: Cache, file: Uint8Array): void {
   checkOurs("load", metadata, Object.keys(SHORT_NAMES));
   checkDescription("load", metadata, describe(cache));
   const rowAxes = cache.rowAxes ?? [cache.batch];
-  const entries = (name: string, slots: number) => cache.entries?.(name, slots) ?? slots;
-  checkTensors("load", tensors, Object.entries(cache.state().tensors), rowAxes, entries);
+  const own = Object.entries(cache.state().tensors);
+  checkNames("load", tensors, own, rowAxes);
   const [lengths, next, table] = ROWS.map((name) => Array.from(tensors.get(name)!.data, Number));
   const L = tensors.get("positions")!.shape.at(-1)!;
   checkRows("load", lengths!, next!, table!, L, cache.description.kind as string);
-  const countsOf = (name: string) => lengths!.map((n) => entries(name, n)); // (B,)
-  const contents = [...tensors].filter(([name]) => !ROWS.includes(name));
-  checkEntries("load", contents, countsOf);
+  const countsOf = (name: string) => lengths!.map(cache.entries?.(name) ?? ((n) => n)); // (B,)
+  const entries = (name: string) => (cache.entries?.(name) == null ? L : longest(countsOf(name)));
+  checkContents("load", tensors, own, entries);
 
   // 4. restore: up to the longest row
+  const contents = [...tensors].filter(([name]) => !ROWS.includes(name));
   const positions = lengths!.map((n, b) => table!.slice(b * L, b * L + n)); // (B,) lists
   const state: CacheState = {
     positions,

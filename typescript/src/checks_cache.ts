@@ -36,7 +36,7 @@ export function checkCache(fn: string, { batch, numKvHeads, headDim, valueDim, d
 }
 
 /** Not more numbers than a double can count; a size of 0 counts as 1. */
-function requireNumbers(fn: string, argument: string, ...sizes: number[]): void {
+export function requireNumbers(fn: string, argument: string, ...sizes: number[]): void {
   const count = sizes.reduce((product, n) => product * Math.max(n, 1), 1);
   ensure(count <= 2 ** 53, InvalidConfig, fn, argument, "a cache of at most 2^53 numbers", count);
 }

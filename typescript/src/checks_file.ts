@@ -3,7 +3,7 @@
 import { ensure } from "./checks.ts";
 import { DtypeMismatch, InvalidConfig, InvalidFile } from "./errors.ts";
 import { type Metadata, parseFile, store, type Tensors } from "./safetensors.ts";
-import { longest, type Tensor, type TensorArray } from "./tensor.ts";
+import type { Tensor, TensorArray } from "./tensor.ts";
 
 /** What every file says of itself. */
 export const FORMAT: Metadata = { format: "rosetta-kv-cache", version: "1" };
@@ -28,11 +28,6 @@ export function parsed(fn: string, file: Uint8Array): { tensors: Tensors; metada
   }
 }
 
-/** What a file need not say: that something is not so. */
-function said(value: string | undefined): string | undefined {
-  return value === "false" ? undefined : value;
-}
-
 /** A cache of this version, in one of the types. */
 export function checkOurs(fn: string, metadata: Metadata, dtypes: readonly string[]): void {
   for (const [name, expected] of Object.entries(FORMAT)) {
@@ -54,52 +49,51 @@ export function checkDescription(
   }
   for (const name of new Set([...OPTIONAL, ...Object.keys(expected)])) {
     if (name === "dtype" || NOT_COMPARED.includes(name)) continue;
-    const same = said(metadata[name]) === said(expected[name]);
+    const same = metadata[name] === expected[name];
     ensure(same, InvalidConfig, fn, name, `${expected[name]} as in the cache`, metadata[name]);
   }
   const same = metadata.dtype === expected.dtype;
   ensure(same, DtypeMismatch, fn, "dtype", `${expected.dtype} as in the cache`, metadata.dtype);
 }
 
-/** The names, types and shapes that this cache would write, but for the number of slots, L, or of other entries. */
-export function checkTensors(
+/** The names that this cache would write, and of the rows types and shapes; L is the file's. */
+export function checkNames(
   fn: string,
   tensors: Tensors,
   own: readonly [name: string, tensor: Tensor<TensorArray>][],
   rowAxes: readonly number[],
-  entries: (name: string, slots: number) => number,
 ): void {
   const names = [...ROWS, ...own.map(([name]) => name)].sort();
   const given = [...tensors.keys()].sort();
   ensure(String(given) === String(names), InvalidFile, fn, "tensors", names.join(", "), given);
   const L = tensors.get("positions")!.shape[rowAxes.length] ?? 0;
-  const slots = (name: string) => (entries(name, L) === L ? L : (tensors.get(name)!.shape.at(-2) ?? 0));
-  const expected: [name: string, dtype: string, shape: readonly number[]][] = [
-    ["lengths", "I64", rowAxes],
-    ["next", "I64", rowAxes],
-    ["positions", "I64", [...rowAxes, L]],
-    ...own.map(
-      ([name, x]) =>
-        [name, store(x, "U8").dtype, x.shape.with(-2, slots(name))] as [string, string, number[]],
-    ),
-  ];
-  for (const [name, dtype, shape] of expected) {
-    const stored = tensors.get(name)!;
-    const same = stored.dtype === dtype && String(stored.shape) === String(shape);
-    ensure(same, InvalidFile, fn, name, `${dtype} (${shape})`, `${stored.dtype} (${stored.shape})`);
+  for (const name of ROWS) {
+    checkTensor(fn, tensors, name, "I64", name === "positions" ? [...rowAxes, L] : rowAxes);
   }
 }
 
-/** Each tensor (B, ..., count, n) has as many entries as its rows need. */
-export function checkEntries(
+/** Types and shapes of what the rows hold, whose lengths are checked already. */
+export function checkContents(
   fn: string,
-  tensors: readonly [name: string, tensor: Tensor<TensorArray>][],
-  countsOf: (name: string) => readonly number[],
+  tensors: Tensors,
+  own: readonly [name: string, tensor: Tensor<TensorArray>][],
+  entries: (name: string) => number,
 ): void {
-  for (const [name, { shape }] of tensors) {
-    const needed = longest(countsOf(name));
-    ensure(shape.at(-2)! >= needed, InvalidFile, fn, name, `at least ${needed} entries a row`, shape.at(-2));
+  for (const [name, x] of own) {
+    checkTensor(fn, tensors, name, store(x, "U8").dtype, x.shape.with(-2, entries(name)));
   }
+}
+
+function checkTensor(
+  fn: string,
+  tensors: Tensors,
+  name: string,
+  dtype: string,
+  shape: readonly number[],
+): void {
+  const stored = tensors.get(name)!;
+  const same = stored.dtype === dtype && String(stored.shape) === String(shape);
+  ensure(same, InvalidFile, fn, name, `${dtype} (${shape})`, `${stored.dtype} (${stored.shape})`);
 }
 
 /** lengths (B,), next (B,) and table (B, L): ascending positions below the next one, -1 beyond a row. */

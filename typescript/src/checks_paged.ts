@@ -2,7 +2,7 @@
 
 import type { AppendOptions } from "./cache.ts";
 import { ensure, requireIds, requireInteger } from "./checks.ts";
-import { checkCache } from "./checks_cache.ts";
+import { checkCache, requireNumbers } from "./checks_cache.ts";
 import { CapacityExceeded } from "./errors.ts";
 import type { PagePool } from "./page_pool.ts";
 import type { FloatDtype } from "./tensor.ts";
@@ -11,6 +11,8 @@ export function checkPool<T extends FloatDtype>(fn: string, pool: PagePool<T>): 
   requireInteger(fn, "numPages", pool.numPages, 0);
   requireInteger(fn, "pageSize", pool.pageSize, 1);
   checkCache(fn, { ...pool, batch: 0 });
+  const { numPages, pageSize, numKvHeads, headDim, valueDim } = pool;
+  requireNumbers(fn, "numPages", numPages, pageSize, numKvHeads, Math.max(headDim, valueDim));
 }
 
 /** (B, T), any numbers. */

@@ -52,7 +52,7 @@ export abstract class EvictingCache<T extends FloatDtype> extends PairCache<T> {
    * The others are evicted. @throws InvalidConfig, ShapeMismatch, DtypeMismatch.
    */
   evictBy(policy: Policy<FloatArrays[T]>): void {
-    checkPolicy("evict", policy, this, false);
+    checkPolicy("evict_by", policy, this, false);
     this.evictRows(policy, new Array<number>(this.batch).fill(policy.budget as number));
   }
 

@@ -1,16 +1,16 @@
 /**
- * Which slots of a row stay when a cache must not hold more than a budget.
+ * Which slots of a row stay when it may hold no more than a budget.
  *
- *     window          the first few (sinks), and the newest
+ *     window          the first ones and the latest
  *     heavy_hitters   those that were given most weight since they came
- *     snapkv          those that the last queries, or others, give most weight, with their neighbours
- *     key_norm        those with the shortest keys, which tend to be looked at most
+ *     snapkv          those that some queries, as a rule the last ones of a prompt, give most weight
+ *     key_norm        those whose keys are shortest, which models tend to look at most
  *
- * Each policy is a score; of the slots between the first `sinks` and the last `recent`, those with the highest
- * stay. Of equal scores the one further to the front stays, and NaN is below every number.
+ * A policy is a score for every slot. The first `sinks` and the last `recent` slots stay in any case, and of
+ * those between them the ones with the highest scores. Of equal scores the lowest position stays; NaN is below
+ * every number.
  *
- * Letters: B batch, Hq query heads, Hkv key/value heads, W queries of an observation, L slots of the longest row,
- * D head size.
+ * Letters: B batch, Hq query heads, Hkv key/value heads, W queries, L slots of the longest row, D head size.
  *
  * Sources: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023, section 3.2 (window);
  * Zhang et al., "H2O", 2023, section 4 (heavy hitters); Li et al., "SnapKV: LLM Knows What You Are Looking for
@@ -79,13 +79,9 @@ export function slotScores<T extends FloatDtype>(
   policy: Policy<FloatArrays[T]>,
   evidence: Evidence<T>,
 ): number[][] {
-  // 1. score: each policy by what it goes by
+  // 1. score: of each head, then added up over the heads
   if (policy.type === "window") return evidence.places.map((row) => [...row]);
-  const scores = {
-    heavy_hitters: () => evidence.tracked(),
-    snapkv: ({ q, scale }: SnapKV<FloatArrays[T]>) => evidence.given(q, scale ?? null),
-    key_norm: () => minusSquares(evidence.keys()),
-  }[policy.type](policy as SnapKV<FloatArrays[T]>); // (B, Hkv, L)
+  const scores = scoresOfHeads(policy, evidence); // (B, Hkv, L)
   const [, Hkv, L] = scores.shape as [number, number, number];
   return evidence.places.map((row, b) =>
     row.map((_, slot) => {
@@ -94,6 +90,21 @@ export function slotScores<T extends FloatDtype>(
       return sum;
     }),
   );
+}
+
+/** (B, Hkv, L). */
+function scoresOfHeads<T extends FloatDtype>(
+  policy: HeavyHitters | SnapKV<FloatArrays[T]> | KeyNorm,
+  evidence: Evidence<T>,
+): Tensor<Float64Array> {
+  switch (policy.type) {
+    case "heavy_hitters":
+      return evidence.tracked();
+    case "snapkv":
+      return evidence.given(policy.q, policy.scale ?? null);
+    case "key_norm":
+      return minusSquares(evidence.keys());
+  }
 }
 
 /** `k` (B, Hkv, L, D) to minus the squared length of each key, (B, Hkv, L): in doubles, channel after channel. */
@@ -117,13 +128,16 @@ export interface Choice {
   readonly pool: number;
 }
 
-/** The slots that stay, ascending, of a row with these scores. sinks + recent <= budget. Checks nothing. */
+/**
+ * The slots that stay, ascending, of a row with these scores. sinks + recent <= budget, unless that is 0. Checks
+ * nothing.
+ */
 export function slotsThatStay(scores: readonly number[], { budget, sinks, recent, pool }: Choice): number[] {
   const slots = Array.from(scores.keys());
   if (slots.length <= budget) return slots;
   if (budget === 0) return [];
 
-  // 2. pool: each score becomes the largest near it, of the slots that compete
+  // 2. pool: the largest score of the neighbours that compete, NaN less than any number
   const competing = scores.slice(sinks, scores.length - recent);
   const reach = (pool - 1) / 2;
   const pooled = competing.map((_, n) => {
@@ -134,13 +148,13 @@ export function slotsThatStay(scores: readonly number[], { budget, sinks, recent
   // 3. protect: the first and the last do not compete
   const [first, last] = [slots.slice(0, sinks), slots.slice(slots.length - recent)];
 
-  // 4. rank: the highest score first, of equal ones the slot further to the front
+  // 4. rank: the highest first, equal ones as they stand, NaN at the end
   const ranked = Array.from(pooled.keys()).sort((m, n) => {
     if (isAbove(pooled[m]!, pooled[n]!)) return -1;
     return isAbove(pooled[n]!, pooled[m]!) ? 1 : m - n;
   });
 
-  // 5. keep: as many as the budget leaves, in the order in which they stand
+  // 5. keep: as many as the budget leaves
   const best = ranked.slice(0, budget - sinks - recent).map((n) => sinks + n);
   return [...first, ...best.sort((m, n) => m - n), ...last];
 }

@@ -20,11 +20,12 @@ import { checkFinite, checkFormat, checkKeyGroups } from "./checks_quantise.ts";
 import { EvictingCache } from "./evicting_cache.ts";
 import { attendOver, type Held, range } from "./held.ts";
 import { chosen, groupOf, joined, type KeyGroup, type KeyRow, keysOf, place } from "./key_groups.ts";
-import { blankPairs, describePairs } from "./pairs.ts";
+import { blankPairs } from "./pairs.ts";
 import { packed, type QuantFormat } from "./quantise.ts";
 import {
   asCodes,
   codesOf,
+  describeCodes,
   fromCodes,
   type QuantisedCacheOptions,
   type QuantisedContents,
@@ -92,11 +93,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
   }
 
   get description(): Description {
-    const { format, zeroPoint, keyGroups } = this;
-    const group = this.group === this.headDim && this.group === this.valueDim ? null : this.group;
-    const quantised = { quantised_format: format, group, zero_point: zeroPoint, key_groups: keyGroups };
-    const also = { rope: heldRope(this) !== null, track: this.track || null };
-    return { kind: "quantised", ...describePairs(this), ...quantised, ...also };
+    return { ...describeCodes(this), key_groups: this.keyGroups };
   }
 
   protected empty(): this {
@@ -118,7 +115,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
     const needed = this.slots.lengthAfter(counts);
     checkRoom("append", needed, this.capacity);
 
-    // 2. tail: new keys queue up in float32, turned as their positions say, or left to an attend
+    // 2. tail: new keys join those that wait, turned as their positions say, or left to an attend
     const waiting = counts.map((count, b) => {
       const places = range(this.slots.next[b]!, count); // (count,)
       const newK = turned(widen(counted(k, b, starts[b]!, count)), heldRope(this), places);
@@ -127,7 +124,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
       return joined(this.#keys[b]!.tail, narrowK); // (1, Hkv, S, D)
     });
 
-    // 3. quantise: keys by channel, in the groups that are full now, and values by token
+    // 3. quantise: as the channels of a token otherwise are, with tokens for channels; values by token
     const keys = waiting.map((x, b) => this.#grouped(this.#keys[b]!.groups, x));
     const rows = counts.map((count, b) => {
       const codes = asCodes("v", counted(v, b, starts[b]!, count), this.#options); // (1, Hkv, count, ·)
@@ -140,7 +137,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
   }
 
   held(): Held {
-    // 4. restore: groups from their codes, the tail as it is
+    // 4. restore: every channel of a group by its own scale; the tail is there as it came
     const { k, v } = this.#numbers(); // (B, Hkv, L, D), (B, Hkv, L, Dv)
     const { positions } = this.slots;
     const turnedK = attendedKeys(k, positions, this); // (B, Hkv, L, D)
@@ -152,13 +149,13 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
     q: Tensor<FloatArrays[T]>,
     options: AttentionOptions<FloatArrays[T]> = {},
   ): SdpaSteps<FloatArrays[T]> {
-    // 5. attend: over the restored numbers
+    // 5. attend: as in a contiguous cache of these numbers
     return attendOver(this, q, options);
   }
 
   /** As {@link KVCache.truncate}; keys of a group that loses some wait in the tail, restored. */
   truncate(lengths: readonly number[]): void {
-    // 6. truncate: whole groups stay in codes
+    // 6. truncate: what is left of a group that is cut waits in the tail
     checkTruncate("truncate", lengths, this.lengths);
     this.#keys = this.#keys.map((row, b) => {
       const length = lengths[b]!;
@@ -170,7 +167,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
 
   /** Copies of what is held, in codes and restored. */
   read(): KiviContents<T> {
-    // 7. read: codes as they are, numbers rounded once to the type of the cache
+    // 7. read: the tail as it is, all else restored; rounded once to the type of the cache
     const { k, v } = this.#numbers();
     return {
       ...{ k: narrow(k, this.dtype), v: narrow(v, this.dtype) },
@@ -224,10 +221,11 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
     this.#keys = keys;
   }
 
-  /** How many entries of a tensor of {@link state} a row of so many slots has. */
-  entries(name: string, slots: number): number {
-    if (name === "k_scale" || name === "k_zero") return Math.floor(slots / this.keyGroups);
-    return name === "k_tail" ? slots % this.keyGroups : slots;
+  /** How many entries of a tensor of {@link state} a row of so many slots has; null: one a slot. */
+  entries(name: string): ((slots: number) => number) | null {
+    const n = this.keyGroups;
+    if (name === "k_scale" || name === "k_zero") return (slots) => Math.floor(slots / n);
+    return name === "k_tail" ? (slots) => slots % n : null;
   }
 
   override checkpoint(): () => void {
@@ -260,7 +258,9 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
       return this.#rewritten(row, stays, (rest, start) => {
         const before = counted(rest, 0, 0, stays - start);
         const after = this.#wide(counted(rest, 0, stays - start, places.length - stays));
-        return joined(before, narrow(turnedFurther(after, this.rope, by), "float32")); // (1, Hkv, S, D)
+        const turned = narrow(turnedFurther(after, this.rope, by), "float32");
+        checkFinite("shift", "by", turned);
+        return joined(before, turned); // (1, Hkv, S, D)
       });
     });
   }
@@ -299,7 +299,7 @@ export class KiviCache<T extends FloatDtype = "float32"> extends EvictingCache<T
     slot: number,
     change: (keys: Tensor<Float32Array>, start: number) => Tensor<Float32Array>,
   ): KeyRow {
-    const first = Math.min(Math.floor(slot / this.keyGroups), row.groups.length);
+    const first = Math.floor(slot / this.keyGroups);
     const keys = change(this.#restored(row, first), first * this.keyGroups);
     return this.#grouped(row.groups.slice(0, first), keys);
   }

@@ -8,16 +8,20 @@
  * Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, T new positions, Tq queries, L slots of
  * the head that holds most, D and Dv head sizes.
  *
- * Source: Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM
+ * Sources: Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", 2024, section 4 (a choice
+ * for each head); Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM
  * Inference", 2024, section 3 (budgets of heads).
  */
 
 import type { AppendOptions, Cache, CacheState, CacheStats, Description } from "./cache.ts";
 import type { RopeAt } from "./cache_rope.ts";
+import { requireBoolean } from "./checks.ts";
 import {
   checkAppend,
   checkAttend,
   checkCache,
+  checkCacheRope,
+  checkCapacity,
   checkNoTokens,
   checkQueries,
   checkReorder,
@@ -66,6 +70,10 @@ export class PerHeadCache<T extends FloatDtype = "float32"> implements Cache<T> 
     this.valueDim = options.valueDim ?? options.headDim;
     this.dtype = options.dtype ?? ("float32" as T);
     checkCache("per_head_cache", this);
+    checkCacheRope("per_head_cache", options, this.headDim);
+    const width = Math.max(this.headDim, this.valueDim);
+    checkCapacity("per_head_cache", options.capacity ?? null, this.batch, this.numKvHeads, width);
+    requireBoolean("per_head_cache", "track", options.track ?? false);
     this.#options = options;
     this.#rows = new KVCache({ ...options, batch: this.batch * this.numKvHeads, numKvHeads: 1 });
     this.track = this.#rows.track;
@@ -112,7 +120,7 @@ export class PerHeadCache<T extends FloatDtype = "float32"> implements Cache<T> 
     checkAppend("append", k, v, lengths, options, this);
     checkNoTokens("append", options);
 
-    // 1. rows: each KV head of a row becomes a row of one head
+    // 1. rows: a row for each KV head of a row; G = 1 for keys and values
     const counts = lengths == null ? null : this.#repeated(toNumbers(lengths)); // (B·Hkv,)
     this.#rows.append(this.#asRows(k), this.#asRows(v), counts, options); // (B·Hkv, 1, T, D), (B·Hkv, 1, T, Dv)
   }
@@ -128,10 +136,10 @@ export class PerHeadCache<T extends FloatDtype = "float32"> implements Cache<T> 
   ): SdpaSteps<FloatArrays[T]> {
     checkAttend("attend", q, options, this.dtype, this.#keys);
 
-    // 2. attend: the query heads of a KV head are those of its row
+    // 2. attend: in the contiguous cache, the queries of each group to the slots of their own head
     const steps = this.#rows.attendSteps(this.#asRows(q), this.#ofRows(options)); // output (B·Hkv, G, Tq, Dv)
 
-    // 3. join: heads side by side again
+    // 3. join: the heads of a row side by side again
     return this.#joined(steps); // output (B, Hq, Tq, Dv)
   }
 
@@ -145,9 +153,10 @@ export class PerHeadCache<T extends FloatDtype = "float32"> implements Cache<T> 
     return this.#rows.held();
   }
 
-  /** @throws InvalidConfig: heads that hold different slots have no first ones in common. */
-  truncate(_lengths: readonly number[]): void {
-    throw new InvalidConfig("truncate: lengths: expected nothing, for a cache of single heads, got a value");
+  /** @throws InvalidConfig: the last slots of a row are not the same tokens in every head. */
+  truncate(lengths: readonly number[]): void {
+    const expected = "no truncation where heads hold other slots";
+    throw new InvalidConfig(`truncate: lengths: expected ${expected}, got ${lengths}`);
   }
 
   /** Forgets everything; the memory is kept. */
@@ -173,7 +182,7 @@ export class PerHeadCache<T extends FloatDtype = "float32"> implements Cache<T> 
    * @throws InvalidConfig, ShapeMismatch, DtypeMismatch.
    */
   evictBy(policy: Policy<FloatArrays[T]>): void {
-    checkPolicy("evict", policy, this, true);
+    checkPolicy("evict_by", policy, this, true);
     const { budget } = policy;
     const one = typeof budget === "number";
     const ofHeads = one ? new Array<number>(this.numKvHeads).fill(budget) : budget; // (Hkv,)

@@ -2,7 +2,7 @@
  * The quantised KV cache: keys and values in fewer bits, restored where they are read.
  *
  * Attention on it is attention on the restored numbers; what it costs in memory is the codes, and for the
- * integer formats the scales. Keys are turned before they are quantised.
+ * integer formats the scales. Keys that are held turned are turned before they are quantised.
  *
  * Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L slots of the longest
  * row, D and Dv head sizes, groups = ceil(D / group).
@@ -17,6 +17,7 @@ import { checkCapacity, checkRoom, checkTruncate } from "./checks_cache.ts";
 import { checkFormat } from "./checks_quantise.ts";
 import { EvictingCache, turnedFrom } from "./evicting_cache.ts";
 import { attendOver, type Held, range } from "./held.ts";
+import type { KiviCache } from "./kivi_cache.ts";
 import type { KVCacheOptions } from "./kv_cache.ts";
 import { blankPairs, describePairs, type KVCacheContents } from "./pairs.ts";
 import { type Codes, type QuantFormat, type QuantiseOptions, quantise, restore } from "./quantise.ts";
@@ -78,11 +79,7 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends EvictingCa
   }
 
   get description(): Description {
-    const { format, zeroPoint } = this;
-    const group = this.group === this.headDim && this.group === this.valueDim ? null : this.group;
-    const quantised = { quantised_format: format, group, zero_point: zeroPoint };
-    const also = { rope: heldRope(this) !== null, track: this.track || null };
-    return { kind: "quantised", ...describePairs(this), ...quantised, ...also };
+    return describeCodes(this);
   }
 
   protected empty(): this {
@@ -173,6 +170,18 @@ export class QuantisedCache<T extends FloatDtype = "float32"> extends EvictingCa
     const v = fromCodes("v", held, this.valueDim, this.#options);
     return this.dtype === "float64" ? { k: narrow(k, "float64"), v: narrow(v, "float64") } : { k, v };
   }
+}
+
+/** What a file says of a cache of codes, however its keys are grouped. */
+export function describeCodes(cache: QuantisedCache<FloatDtype> | KiviCache<FloatDtype>): Description {
+  const { headDim, valueDim, group } = cache;
+  const codes = {
+    quantised_format: cache.format,
+    group: group === headDim && group === valueDim ? null : group,
+    zero_point: cache.zeroPoint,
+  };
+  const also = { rope: heldRope(cache) !== null, track: cache.track || null };
+  return { kind: "quantised", ...describePairs(cache), ...codes, ...also };
 }
 
 /** `x` (..., n) as arrays of slots, by the names of a file: codes, and what they count in. */

@@ -77,7 +77,20 @@ export function parseFile(file: Uint8Array): { tensors: Tensors; metadata: Metad
   for (const [name, entry] of Object.entries(entries)) {
     tensors.set(name, readEntry(name, entry as Entry, data));
   }
+  requireNoHoles(Object.values(entries) as Entry[], data.length);
   return { tensors, metadata: (metadata ?? {}) as Metadata };
+}
+
+/** The format has every byte of the data belong to one tensor: what is left over was cut off, or put in. */
+function requireNoHoles(entries: readonly Entry[], length: number): void {
+  const parts = entries.map(({ data_offsets }) => data_offsets).sort(([a, b], [c, d]) => a - c || b - d);
+  let at = 0;
+  for (const [begin, end] of parts) {
+    if (begin !== at)
+      throw new Error(`a tensor from byte ${begin} on, where the one before it ends at ${at}`);
+    at = end;
+  }
+  if (at !== length) throw new Error(`${length} bytes of data, of which tensors take ${at}`);
 }
 
 export function parseTensors(file: Uint8Array): Tensors {

@@ -209,7 +209,9 @@ test("a policy that is none changes nothing", () => {
   for (const [cache, byHead] of caches) {
     cache.append(k, v, [5, 3]);
     const fails = (code: string, policy: object | null | number) =>
-      assertUnchanged(cache, () => assertFails(() => cache.evictBy(policy as never), code));
+      assertUnchanged(cache, () =>
+        assertFails(() => cache.evictBy(policy as never), code, /^evict_by: \w+: expected .+, got .+$/),
+      );
     for (const none of [null, 5, [], { budget: 2 }, { type: "random", budget: 2 }, { type: "window" }]) {
       fails("invalid_config", none);
     }

@@ -287,10 +287,12 @@ test("a file has groups and tails, and one that lacks some is damaged", () => {
   assert.deepEqual(saveCache(other), saveCache(cache));
   const changed = (name: string, x: Stored) => formatTensors(new Map([...tensors, [name, x]]), metadata);
   for (const name of ["k_scale", "k_zero", "k_tail"]) {
-    const short = { dtype: "F32", shape: [2, 2, 1, 4], data: new Float32Array(16) };
-    assertUnchanged(other, () =>
-      assertFails(() => loadCache(other, changed(name, short)), "invalid_request", /^load: /),
-    );
+    for (const count of [1, 3]) {
+      const wrong = { dtype: "F32", shape: [2, 2, count, 4], data: new Float32Array(16 * count) };
+      assertUnchanged(other, () =>
+        assertFails(() => loadCache(other, changed(name, wrong)), "invalid_request", /^load: /),
+      );
+    }
   }
   const plain = new QuantisedCache({ ...SIZES, batch: 2, format: "int4", zeroPoint: true, track: true });
   assertFails(() => loadCache(plain, file), "invalid_config", /^load: /);

@@ -163,7 +163,8 @@ test("whole pages of the same tokens after the same tokens become one", () => {
 test("a pool serves caches of its sizes only", () => {
   const bad = (options: object) => () =>
     new PagePool({ ...ONE, numPages: 1, pageSize: 1, ...options } as never);
-  for (const options of [{ numPages: -1 }, { pageSize: 0 }, { numPages: 0.5 }, { headDim: 0 }]) {
+  const huge = [{ numPages: 1e300 }, { pageSize: 2 ** 53, numPages: 2 }]; // more numbers than a double counts
+  for (const options of [{ numPages: -1 }, { pageSize: 0 }, { numPages: 0.5 }, { headDim: 0 }, ...huge]) {
     assertFails(bad(options), "invalid_config");
   }
   const cache = paged(2, "float32");

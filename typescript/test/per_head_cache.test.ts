@@ -223,7 +223,13 @@ test("sizes of 0 and 1", () => {
     { headDim: 0 },
     { capacity: -1 },
     { valueDim: 0.5 },
+    { track: 1 as never },
+    { ropeAt: "attend" as const },
   ]) {
-    assertFails(() => new PerHeadCache({ ...SIZES, batch: 1, ...change }), "invalid_config");
+    assertFails(
+      () => new PerHeadCache({ ...SIZES, batch: 1, ...change }),
+      "invalid_config",
+      /^per_head_cache: \w+: expected .+, got .+$/,
+    );
   }
 });

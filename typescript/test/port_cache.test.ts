@@ -134,6 +134,10 @@ test("a policy instead of positions", async () => {
   assert.deepEqual(refused, { status: "unsupported", feature: "policy.random" });
   const untracked = await play("contiguous", [APPEND, { do: "read", out: "r", tracked: true }]);
   assert.deepEqual(untracked.steps, ["ok", "invalid_config"]);
+  for (const flag of ["codes", "positions", "tracked"]) {
+    const answer = await play("contiguous", [{ do: "read", out: "r", [flag]: 1 }], { track: true });
+    assert.deepEqual(answer.steps, ["invalid_config"], flag);
+  }
 });
 
 test("slots of every head, and keys in groups", async () => {
