@@ -125,9 +125,8 @@ def test_a_cache_that_loses_a_token_is_noticed(monkeypatch, capsys):
     monkeypatch.setattr("rosetta_attention.MultiHeadAttention", Losing)
     with pytest.raises(SystemExit) as stopped:
         decode.main(["--n", "4,16", "--width", "8", "--heads", "2", "--json"])
-    assert stopped.value.code.startswith(
-        "decode: cache: an output is off by"
-    )  # a text, so that the status is 1
+    code = stopped.value.code  # a text, so that the status is 1
+    assert code.startswith("decode: cache: an output is off by")
     ways = [json.loads(line)["way"] for line in capsys.readouterr().out.splitlines()]
     assert ways == [EVERYTHING] * 2 + [KEYS_VALUES] * 2
 

@@ -342,3 +342,11 @@ def test_codes_are_the_closed_set(lib):
     names = ("ShapeMismatch", "DtypeMismatch", "InvalidConfig", "CapacityExceeded", "Unsupported")
     assert {getattr(lib.api, name).code for name in names} == {SHAPE, DTYPE, CONFIG, CAPACITY, "unsupported"}
     assert issubclass(lib.api.AttentionError, ValueError)
+
+
+@pytest.mark.parametrize("make", [ra.KVCache, ra.PerHeadCache], ids=lambda make: make.__name__)
+def test_a_capacity_beyond_the_memory(make: type[ra.KVCache]) -> None:
+    with pytest.raises(ra.InvalidConfig, match="memory"):
+        make(1, 1, 64, capacity=2**46)
+    with pytest.raises(ra.InvalidConfig, match="memory"):
+        ra.PagePool(2**40, 64, 1, 64)

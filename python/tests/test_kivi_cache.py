@@ -156,7 +156,7 @@ def test_what_has_no_code_is_refused_at_once_and_a_range_when_its_group_is_full(
     cache = small(3, zero_point=True)
     largest = np.finfo(F).max
     for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(ra.InvalidConfig):
+        with pytest.raises(ra.InvalidConfig, match=r"append: k: expected .+, got"):
             add(cache, bad)
     add(cache, largest)
     add(cache, -largest)  # two that wait

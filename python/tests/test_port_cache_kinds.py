@@ -210,6 +210,7 @@ def test_latents(port):
         ("invalid_config", "rotating", {"keep": -1}),
         ("invalid_request", "paged", {"num_pages": None}),
         ("invalid_config", "paged", {"page_size": 0}),
+        ("invalid_config", "paged", {"num_pages": 2**53}),
         ("invalid_request", "quantised", {"format": None}),
         ("invalid_config", "quantised", {"format": "int3"}),
         ("invalid_config", "quantised", {"group": 0}),

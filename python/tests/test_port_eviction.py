@@ -67,7 +67,7 @@ def test_policies_that_fail_their_step(port):
         "untracked": (evict(type="heavy_hitters", budget=9), BAD),
         "no q": (evict(type="snapkv", budget=1), REQUEST),
         "absent q": (evict(type="snapkv", budget=1, q="z"), REQUEST),
-        "q": (evict(type="snapkv", budget=1, q=[0]), BAD),
+        "q": (evict(type="snapkv", budget=1, q=[0]), REQUEST),
         "shape": (evict(type="snapkv", budget=1, q="flat"), "shape_mismatch"),
         "dtype": (evict(type="snapkv", budget=1, q="wide"), "dtype_mismatch"),
         "pool": (evict(type="snapkv", budget=1, q="q", pool=2), BAD),

@@ -89,10 +89,7 @@ def _check_arrays(cache: Cache, arrays: dict[str, NDArray[Any]]) -> None:
     names = sorted([*ROWS, *own.arrays])
     _good(sorted(arrays) == names, "arrays", names, sorted(arrays))
     L = _longest(arrays)
-    rows, whole = (
-        own.lengths.shape,
-        np.dtype(np.int64),
-    )  # (B,), or (B, Hkv) where every head has its own slots
+    rows, whole = own.lengths.shape, np.dtype(np.int64)  # (B,); where heads have their own slots, (B, Hkv)
     for name, shape in {"lengths": rows, "next": rows, "positions": (*rows, L)}.items():
         _check_array(arrays, name, whole, shape)
 

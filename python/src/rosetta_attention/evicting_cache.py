@@ -3,7 +3,8 @@
 With `track` every slot has the weights that it was given beside it, added up since it was appended: a part of the slot
 that goes wherever the slot goes.
 
-Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, Tq queries, L longest row, D head size, n channels.
+Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, Tq queries, W those of a policy, L longest row, D
+head size.
 
 Sources: Xiao et al., "Efficient streaming language models with attention sinks", 2023, section 3.2; Zhang et al.,
 "H2O", 2023, section 4 (weights added up).

@@ -109,7 +109,7 @@ class KiviCache(QuantisedCache):
         for held, row in zip(self._keys, entry.rows, strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
                 new = row["k"].astype(np.float32)  # (Hkv, count, D)
-            check_finite(new, "finite numbers for integer codes")
+            check_finite(new, "finite numbers for integer codes", name, "k")
 
             # 2. tail: new keys join those that wait
             keys.append(self._grouped(held.groups, np.concatenate([held.tail, new], axis=1)))
@@ -140,9 +140,9 @@ class KiviCache(QuantisedCache):
         return np.concatenate([*keys, row.tail], axis=1)  # (Hkv, S, D)
 
     def _commit(self, entry: Entry) -> None:
+        assert isinstance(entry, KiviEntry)
         super()._commit(entry)  # values (Hkv, count, Dv)
-        if isinstance(entry, KiviEntry):
-            self._keys = list(entry.keys)
+        self._keys = list(entry.keys)
 
     def _attend(self, q: Array, mask: Mask = UNMASKED, **options: Any) -> Steps:
         # 5. attend: as in a contiguous cache of these numbers
@@ -189,10 +189,9 @@ class KiviCache(QuantisedCache):
             if which.size:
                 groups, start, held = self._opened(row, int(which[0]))
                 old = self._before_turning(held[:, which - start])  # (Hkv, count, D)
-                with np.errstate(
-                    over="ignore"
-                ):  # what float32 cannot hold has no place in a group, which says so
+                with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
                     held[:, which - start] = turned(old[None], self.held_rope, by)[0]
+                check_finite(held[:, which - start], "finite numbers for integer codes", "shift", "by")
                 keys[b] = self._grouped(groups, held)
         self._keys = keys
 

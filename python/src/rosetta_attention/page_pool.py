@@ -16,8 +16,8 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array, IntArray
-from .checks import check_sizes
+from .arrays import Array, IntArray, zeros
+from .checks import check_numbers, check_sizes
 
 
 @dataclass(eq=False)
@@ -50,13 +50,15 @@ class PagePool:
         self.value_dim = head_dim if value_dim is None else value_dim
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_sizes("page_pool", self, num_pages=0, page_size=1, num_kv_heads=1, head_dim=1, value_dim=0)
-        self.k: Array = np.zeros((num_pages, num_kv_heads, page_size, head_dim), dtype)  # (pages, Hkv, S, D)
-        self.v: Array = np.zeros((num_pages, num_kv_heads, page_size, self.value_dim), dtype)
-        self.references: IntArray = np.zeros(num_pages, np.int64)
+        check_numbers(
+            "page_pool", "num_pages", num_pages, page_size, num_kv_heads, max(head_dim, self.value_dim)
+        )
+        self.k: Array = zeros((num_pages, num_kv_heads, page_size, head_dim), dtype)  # (pages, Hkv, S, D)
+        self.v: Array = zeros((num_pages, num_kv_heads, page_size, self.value_dim), dtype)
+        self.references: IntArray = zeros((num_pages,), np.int64)
         self._free = list(range(num_pages))[::-1]  # the last one is taken next
-        self._known: dict[
-            int, int
-        ] = {}  # pages that can be shared, numbered in the order that they became so
+        # Pages that can be shared, numbered in the order that they became so.
+        self._known: dict[int, int] = {}
         self._last = 0
         self._rows: WeakSet[Row] = WeakSet()
 

@@ -6,8 +6,9 @@ rows of one head each in a contiguous cache, which does all the work.
 Letters: B batch, Hkv key/value heads, Hq query heads, G = Hq / Hkv, T new positions, Tq queries, L most slots that a
 head holds, D and Dv head sizes.
 
-Source: Li et al., "SnapKV: LLM knows what you are looking for before generation", 2024, section 4 (a choice for each
-head).
+Sources: Li et al., "SnapKV: LLM knows what you are looking for before generation", 2024, section 4 (a choice for each
+head); Feng et al., "Ada-KV: optimizing KV cache eviction by adaptive budget allocation for efficient LLM inference",
+2024, section 3 (budgets of heads).
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from .arrays import Array, Float64Array, IntArray
 from .cache import Content, Entry, KeyValueCache, Stats
-from .checks import Call, check_append, check_cache, check_reorder
+from .checks import Call, check_append, check_cache, check_cache_rope, check_reorder, check_tracking
 from .evicting_cache import check_eviction
 from .eviction import Policy, SnapKV
 from .kv_cache import KVCache
@@ -56,6 +57,8 @@ class PerHeadCache(KeyValueCache):
         self.capacity, self.rope, self.rope_at, self.track = capacity, rope, rope_at, track
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         check_cache("per_head_cache", self)
+        check_cache_rope("per_head_cache", self)
+        check_tracking("per_head_cache", track)
         self._cache = KVCache(
             *(batch * num_kv_heads, 1, head_dim, value_dim),
             capacity=capacity,

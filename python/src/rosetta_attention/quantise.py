@@ -141,10 +141,10 @@ def unpack(codes: NDArray[Any], format: str, channels: int, zero_point: bool) ->
     return both if zero_point else (both ^ 8).astype(np.int8) - np.int8(8)
 
 
-def check_finite(x: Array, expected: str) -> None:
-    """Raises InvalidConfig for numbers that no integer code stands for."""
+def check_finite(x: Array, expected: str, name: str = "quantise", argument: str = "x") -> None:
+    """Raises InvalidConfig, in the name of a function, for numbers that no integer code stands for."""
     good = bool(np.isfinite(x).all())
-    Call("quantise").config(good, "x", expected, "NaN or infinity in a group")
+    Call(name).config(good, argument, expected, "NaN or infinity in a group")
 
 
 def _by_group(reduce: np.ufunc, x: Array, starts: NDArray[Any]) -> Array:

@@ -1,7 +1,7 @@
 """The quantised KV cache: keys and values in fewer bits, restored whenever they are attended to.
 
 Each token's keys and values are rounded once, when they come, and never again; what `attend` gives is what a
-contiguous cache of the restored numbers gives. With rope keys are turned first and rounded after that.
+contiguous cache of the restored numbers gives. Keys that are held turned are turned first and rounded after that.
 
 Letters: B batch, Hkv key/value heads, Hq query heads, T new positions, Tq queries, L longest row, D and Dv head
 sizes, g groups.

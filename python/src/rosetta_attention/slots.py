@@ -13,23 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import BoolArray, IntArray
+from .arrays import BoolArray, IntArray, zeros
 
 Part = NDArray[Any]
 TRACKED = "tracked"  # the name of the weights that a slot was given, which are no content
 
 
 class Slots:
-    """parts: for each name what a slot holds under it, as (heads, channels, dtype). room: slots of a row."""
+    """parts: for each name what a slot holds under it, as (heads, channels, dtype). room: slots of a row.
+
+    Raises InvalidConfig where the memory does not hold them.
+    """
 
     def __init__(
         self, batch: int, parts: Mapping[str, tuple[int, int, np.dtype[Any]]], room: int = 0
     ) -> None:
         self.parts: dict[str, Part] = {
-            name: np.zeros((batch, heads, room, channels), dtype)
+            name: zeros((batch, heads, room, channels), dtype)
             for name, (heads, channels, dtype) in parts.items()
         }
-        self.positions: IntArray = np.zeros((batch, room), np.int64)  # (B, room)
+        self.positions: IntArray = zeros((batch, room), np.int64)  # (B, room)
         self.lengths: IntArray = np.zeros(batch, np.int64)  # (B,)
         self.next: IntArray = np.zeros(batch, np.int64)  # (B,), the position of the next token
 

@@ -64,9 +64,8 @@ def last_output(text: Array, weights: Sequence[Array], heads: int) -> tuple[Arra
     w = np.exp(s - s.max(axis=1, keepdims=True))  # (H, T)
     w /= w.sum(axis=1, keepdims=True)
     o, seen = (np.sum(w[:, :, None] * a, axis=1) for a in (v, np.abs(v)))  # (H, D)
-    do = ((1 + r) * (1 + gamma(T)))[:, None] * np.sum(
-        w[:, :, None] * (np.abs(v) + dv), axis=1
-    ) - seen  # (H, D)
+    largest = np.sum(w[:, :, None] * (np.abs(v) + dv), axis=1)  # (H, D)
+    do = ((1 + r) * (1 + gamma(T)))[:, None] * largest - seen  # (H, D)
 
     o, do = o.reshape(C), do.reshape(C)
     return w_o @ o, np.abs(w_o) @ do + gamma(C) * np.abs(w_o) @ (np.abs(o) + do)

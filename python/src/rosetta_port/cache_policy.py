@@ -13,9 +13,9 @@ def budget(name: str, value: Any) -> int | list[int]:
     return list_of(integer)(name, value) if isinstance(value, list) else integer(name, value)
 
 
-# By type of policy: the class, and the fields that it may have beside the budget.
 SINKS: dict[str, Reader] = {"sinks": integer}
 ENDS: dict[str, Reader] = SINKS | {"recent": integer}
+# By type of policy: the class, and the fields that it may have beside the budget.
 POLICIES: dict[str, tuple[str, dict[str, Reader]]] = {
     "window": ("Window", SINKS),
     "heavy_hitters": ("HeavyHitters", ENDS),
@@ -40,7 +40,7 @@ def policy_object(library: Library, value: Any, tensors: Tensors) -> Any:
     if kind == "window" and policy.get("recent") is not None:
         raise InvalidConfig(f"recent: expected none for a window, got {policy['recent']}")
     if kind == "snapkv":
-        found["q"] = library.convert(require(tensors, _due(policy, "q", text)))
+        found["q"] = library.convert(require(tensors, _due(policy, "q", _name)))
     return getattr(library.api.eviction, name)(**found)
 
 
@@ -49,3 +49,10 @@ def _due(policy: Config, name: str, reader: Reader) -> Any:
     if policy.get(name) is None:
         raise InvalidRequest(f"policy: expected {name}, got none")
     return reader(name, policy[name])
+
+
+def _name(name: str, value: Any) -> str:
+    """The name of a tensor; without one the tensor is missing, as it is in an attend."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"policy: {name}: expected a name, got {value}")
+    return value

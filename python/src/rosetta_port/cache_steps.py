@@ -65,7 +65,9 @@ class Script:
     def become(self, dtype: str) -> None:
         """All caches anew, in another type; they are empty."""
         if dtype != self.dtype:
-            self.caches = {name: self.make(dtype) for name in self.caches}
+            empty = self.make(dtype)
+            # Forks, so that they share one pool of pages; where there was none, there is one cache.
+            self.caches = {name: empty.fork() if n else empty for n, name in enumerate(self.caches)}
             self.dtype = dtype
 
 

@@ -202,9 +202,8 @@ class KeyValueCache(ABC):
         T, held = k.shape[2], self.lengths  # (B,)
         counts = torch.full_like(held, T) if lengths is None else lengths.to(self.device)  # (B,)
         first = T - counts if padding == "left" else torch.zeros_like(counts)  # (B,)
-        n = (
-            torch.arange(T, device=self.device) - first[:, None]
-        )  # (B, T), which of its row's tokens each one is
+        # Which of its row's tokens each one is.
+        n = torch.arange(T, device=self.device) - first[:, None]  # (B, T)
         row, t = torch.nonzero((n >= 0) & (n < counts[:, None]), as_tuple=True)  # (N,)
         position = held[:, None] + n  # (B, T)
         if self.held_rope is not None:
@@ -216,9 +215,8 @@ class KeyValueCache(ABC):
         where the first one stands.
         """
         lengths = self.lengths  # (B,)
-        offset = (
-            lengths - q_len if mask.q_offset is None else torch.as_tensor(mask.q_offset, device=self.device)
-        )
+        offset = lengths - q_len if mask.q_offset is None else mask.q_offset
+        offset = torch.as_tensor(offset, device=self.device)
         return replace(mask, kv_lengths=lengths, q_offset=offset.expand(self.batch))
 
     def _attend_to(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options: Any) -> Steps:

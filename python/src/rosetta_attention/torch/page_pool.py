@@ -16,7 +16,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from ..checks import check_sizes
+from ..checks import check_numbers, check_sizes
 
 
 @dataclass(eq=False)
@@ -50,14 +50,16 @@ class PagePool:
         self.value_dim = head_dim if value_dim is None else value_dim
         self.dtype = dtype
         check_sizes("page_pool", self, num_pages=0, page_size=1, num_kv_heads=1, head_dim=1, value_dim=0)
+        check_numbers(
+            "page_pool", "num_pages", num_pages, page_size, num_kv_heads, max(head_dim, self.value_dim)
+        )
         shape = (num_pages, num_kv_heads, page_size)
         self.k = torch.zeros(*shape, head_dim, dtype=dtype, device=device)  # (pages, Hkv, S, D)
         self.v = torch.zeros(*shape, self.value_dim, dtype=dtype, device=device)  # (pages, Hkv, S, Dv)
         self.references = [0] * num_pages
         self._free = list(range(num_pages))[::-1]  # the last one is taken next
-        self._known: dict[
-            int, int
-        ] = {}  # pages that can be shared, numbered in the order that they became so
+        # Pages that can be shared, numbered in the order that they became so.
+        self._known: dict[int, int] = {}
         self._last = 0
         self._rows: WeakSet[Row] = WeakSet()
 
