@@ -207,6 +207,10 @@ def _moves() -> Iterator[Draft]:
             *("KeyGroups", "RopePosition", "ShiftTurns"),
             dtypes=ALL if name == "int8" else None,
         )
+    far = tokens("shift-overflow", [[3e38, 3e38]], 2, rope=ROPE).shift(1, 0, code="invalid_config")
+    yield far.read(positions=True).draft(
+        "a key in the tail that would be turned beyond f32", "KeyGroups", "GroupTail", "NothingChanged"
+    )
     still = tokens("shift-nothing", [[127, 1], [1, 1], [254, 3]], 2, rope=ROPE).read().shift(0, 0).shift(3, 9)
     yield still.read(positions=True).draft("no key is turned: no bit changes", "KeyGroups", "ShiftTurns")
 

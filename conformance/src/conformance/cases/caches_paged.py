@@ -148,6 +148,13 @@ def _copies() -> Iterator[Draft]:
         .stats()
         .draft("two rows on one page, both written: one copy is enough", "CopyOnWrite", "PageCount")
     )
+    early = paged("paged/fork/untyped", 2, 6).fork("b").load("never-saved", code="invalid_request").append(5)
+    yield (
+        early.append(1, code="capacity_exceeded")
+        .on("b")
+        .stats(cache="b")
+        .draft("one pool for all forks, whatever the type comes to be", "CacheAliasing", "Capacity")
+    )
     twice = paged("paged/fork/again", 2, 8).append(3).fork("b").drop("b").fork("b").append(1).on("b")
     yield (
         twice.fork("b", code="invalid_config")

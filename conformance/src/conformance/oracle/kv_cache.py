@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..tensors import Tensors
 from .cache_attend import Attend, read_attend
 from .cache_checks import (
@@ -195,6 +197,10 @@ class Machine:
             if by and len(stays) < len(row) and self.sizes.rotates:
                 row = loosen(self.sizes, row, len(stays))
             moved = [self._shifted(slot, by) if slot.position >= start else slot for slot in row]
+            if (
+                self.sizes.key_groups is not None
+            ):  # what is not finite has no code, nor will the tail have one
+                need(all(np.isfinite(slot.parts["k"].value).all() for slot in moved), CONFIG)
             need(all(slot.position > floor for slot in moved[len(stays) :]), CONFIG)
             need(after > max((slot.position for slot in moved), default=-1), CONFIG)
             cache.rows[b], cache.next[b] = quantise_full(self.sizes, moved), after
