@@ -14,8 +14,10 @@ from rich.console import Console
 from test_run import RIGHT, case, make_suite
 
 from conformance.bench import Options, run_bench, with_reference
+from conformance.bench_answers import BadTimes, read_samples
 from conformance.bench_file import BenchReport, Cell, Sample, read_bench
-from conformance.bench_rounds import QUICK, BadTimes, Entrant, order_round, plan_rounds, read_samples
+from conformance.bench_plan import QUICK
+from conformance.bench_rounds import Entrant, order_round, plan_rounds
 from conformance.bench_stats import find_warnings, noise_floor, round_speeds, summarise
 from conformance.bench_text import show_bench
 from conformance.errors import UsageError
@@ -81,10 +83,40 @@ def test_rows_are_made_of_raw_samples() -> None:
 def test_more_threads_than_granted_and_a_busy_machine_are_told() -> None:
     cells = [Cell("c", "softmax", "x", "naive", True, "pass")]
     rows, _ = summarise(cells, [sample("x", 0, 1, cpu=1.9)], "ref")
-    assert find_warnings(rows, 1) == ["x:naive c: used 1.9 processors, 1 granted"]
-    assert find_warnings(rows, 2) == []
+    assert "x:naive c: used 1.9 processors, 1 granted" in find_warnings(rows, 1)
+    assert not any("granted" in warning for warning in find_warnings(rows, 2))
     rows, _ = summarise(cells, [sample("x", 0, 1, cpu=0.5)], "ref")
     assert "the machine was busy: the ports got 50% of a processor" in find_warnings(rows, 1)[0]
+
+
+def test_rounds_whose_wall_and_processor_time_differ_are_told() -> None:
+    cells = [Cell("c", "softmax", "x", "naive", True, "pass")]
+    calm = [sample("x", n, 1e9, cpu=1.0) for n in range(3)]
+    assert find_warnings(summarise(cells, calm, "ref")[0], 1) == []
+    dropped = replace_sample(sample("x", 0, 7.0, cpu=0.9), dropped=True)
+    rows, _ = summarise(cells, [*calm, dropped], "ref")
+    assert (rows[0].repeated, rows[0].disturbed, rows[0].min_ns) == (
+        1,
+        0,
+        1e9,
+    )  # what was dropped does not count
+    assert find_warnings(rows, 1) == [
+        "wall and processor time were more than 5% apart: 1 requests were made again, 0 of 3 rounds stayed so"
+    ]
+    rows, _ = summarise(cells, [*calm[:2], sample("x", 2, 1e9, cpu=0.94)], "ref")
+    assert (rows[0].repeated, rows[0].disturbed) == (0, 1)
+    assert find_warnings(rows, 1)[0].endswith("1 of 3 rounds stayed so: x:naive c 1/3")
+
+
+def test_the_clock_of_the_port_itself_tells_more_than_the_one_outside() -> None:
+    outside = sample("x", 0, 100.0, cpu=0.5)
+    assert outside.apart == 0.5
+    inside = replace_sample(outside, evals=10, samples_ns=[100.0, 100.0], cpu_ns=1900.0)
+    assert inside.apart == pytest.approx(0.05)
+
+
+def replace_sample(found: Sample, **changes: Any) -> Sample:
+    return msgspec.structs.replace(found, **changes)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +152,8 @@ def replace_rounds(found: Entrant) -> Entrant:
         ({"samples_ns": None}, "samples_ns"),
         ({"evals": 0}, "evals: expected a positive number"),
         ({"first_ns": "1"}, "first_ns: expected a positive number"),
+        ({"cpu_ns": -1}, "cpu_ns: expected a number that is not negative"),
+        ({"cpu_ns": "1"}, "cpu_ns"),
         ({"status": "error", "message": "oh"}, "answered error: oh"),
     ],
 )
@@ -131,6 +165,8 @@ def test_unusable_times_are_refused(change: dict[str, Any], message: str) -> Non
     assert message in str(caught.value)
 
 
+MS = 1_000_000
+
 # A port that takes its time, and says so.
 TIMED = (
     RIGHT
@@ -138,7 +174,7 @@ TIMED = (
 def bench(request):
     if "outputs" in request:
         answer(request)
-    time.sleep(NS * 1e-9)
+    time.sleep(NS * 1e-9 * request["samples"])
     return {**ok(request), "first_ns": NS * 3, "evals": 1, "samples_ns": [NS] * request["samples"]}
 
 for request in requests():
@@ -157,7 +193,7 @@ def bench_suite(folder: Path) -> LoadedSuite:
 
 
 def run(folder: Path, *ports: Port) -> BenchReport:
-    options = Options(file=folder / "bench.jsonl", timeouts=Timeouts(start=20))
+    options = Options(file=folder / "bench.jsonl", timeouts=Timeouts(start=20), limits=False)
     return run_bench(ports, [bench_suite(folder)], FAST, options, Console(file=io.StringIO()))
 
 
@@ -174,25 +210,15 @@ def test_a_benchmark_from_end_to_end(tmp_path: Path) -> None:
     assert read_bench(tmp_path / "bench.jsonl") == report
     out = io.StringIO()
     show_bench(report, Console(file=out, width=200))
-    (line,) = [line for line in out.getvalue().splitlines() if "mine:naive" in line]
-    assert line.split() == [
-        "mine:naive",
-        "1.00",
-        "ms",
-        "1.00",
-        "ms",
-        "3.00",
-        "ms",
-        "4.00×",
-        "4.00",
-        "to",
-        "4.00",
-    ]
+    (line,) = [line for line in out.getvalue().splitlines() if "mine:naive  " in line]
+    assert line.split()[:7] == ["mine:naive", "1.00", "ms", "1.00", "ms", "3.00", "ms"]
+    assert line.split()[7:12] == ["8.00", "4.00×", "4.00", "to", "4.00"]  # no limits, so no share of them
+    assert line.endswith("3 of 3 rounds disturbed")  # it sleeps
 
 
 def test_a_wrong_result_is_not_timed_and_the_benchmark_fails(tmp_path: Path) -> None:
     wrong = TIMED.replace("        answer(request)", '        KNOWN["output"][0, 0] = 7; answer(request)')
-    report = run(tmp_path, bench_port(tmp_path, "python", 1000), bench_port(tmp_path, "mine", 1000, wrong))
+    report = run(tmp_path, bench_port(tmp_path, "python", MS), bench_port(tmp_path, "mine", MS, wrong))
     row = report.find("bench/x", "mine")
     assert row is not None
     assert (row.outcome, row.rounds, row.speed) == ("fail", 0, 0)
@@ -203,7 +229,7 @@ def test_a_wrong_result_is_not_timed_and_the_benchmark_fails(tmp_path: Path) -> 
 def test_a_port_that_dies_or_does_not_start_is_named(tmp_path: Path) -> None:
     dies = bench_port(tmp_path, "mine", 1, "for request in requests(): os._exit(2)")
     never = bench_port(tmp_path, "never", 1, "os._exit(3)")
-    report = run(tmp_path, bench_port(tmp_path, "python", 1000), dies, never)
+    report = run(tmp_path, bench_port(tmp_path, "python", MS), dies, never)
     assert not report.footer.ok
     assert any("never: could not be started" in problem for problem in report.footer.problems)
     row = report.find("bench/x", "mine")
@@ -212,7 +238,7 @@ def test_a_port_that_dies_or_does_not_start_is_named(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_that_was_cut_short_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, bench_port(tmp_path, "python", 1000))
+    run(tmp_path, bench_port(tmp_path, "python", MS))
     path = tmp_path / "bench.jsonl"
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join(lines[:-1]))

@@ -1,17 +1,21 @@
 """The peers that are installed, on ONNX's vectors: each result passes or is on the peer's list."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conformance import fixtures
+from conformance.bench_plan import QUICK, Budget
+from conformance.bench_rounds import check_cell, list_cells, time_case
 from conformance.known_failures import judge_results, read_failures
 from conformance.onnx_suite import suite
 from conformance.outcome import Result
 from conformance.ports import Port, read_port, read_ports
 from conformance.repository import ROOT
-from conformance.run import run_port
+from conformance.run import Asker, run_port
 from conformance.session import Session
 
 PEERS = {port.name: port for port in read_ports() if port.kind == "peer"}
@@ -48,6 +52,25 @@ def test_a_peer_answers_the_vectors_as_listed(name: str) -> None:
     assert not verdict.unexpected
     assert not verdict.problems
     assert sum(result.judgement.outcome == "pass" for result in results) == PASSED[name]
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_a_peer_is_timed_and_its_timed_result_is_right(name: str, tmp_path: Path) -> None:
+    if not is_installed(name):
+        pytest.skip(f"{name} comes with `make peers` only")
+    suite = fixtures.load_suite("sdpa")
+    (gqa,) = (case for case in suite.suite.cases if case.id == "sdpa/gqa/by-hand-6-2")
+    gqa = msgspec.structs.replace(gqa, want=["output"], features=["gqa"])
+    kept = replace(suite, suite=msgspec.structs.replace(suite.suite, cases=[gqa]))
+    with Session(PEERS[name]) as session:
+        session.start()
+        (question,) = list_cells(session, kept, gqa)
+        entrant = check_cell(session, question, Asker(session, tmp_path), QUICK, 0.1)
+        assert entrant.cell.outcome == "pass", entrant.cell.message
+        samples = time_case([entrant], QUICK, name, Budget(0))
+        assert entrant.cell.outcome == "pass", entrant.cell.message
+        assert all(ns > 0 for sample in samples for ns in sample.samples_ns)
+        assert len(samples) == 2 * QUICK.rounds
 
 
 def test_every_peer_is_counted_and_named_on_the_page() -> None:

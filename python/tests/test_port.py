@@ -265,6 +265,8 @@ class TestBench:
         assert answer["evals"] > 1
         assert len(answer["samples_ns"]) == 3
         assert min(answer["samples_ns"]) * answer["evals"] >= 2_000_000
+        assert isinstance(answer["cpu_ns"], int)
+        assert answer["cpu_ns"] > 0
         np.testing.assert_allclose(load(driver.outputs)["output"], 5, rtol=1e-6)
 
     def test_reads_nothing_again(self, driver):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import onnxruntime
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file, save_file
 
+from rosetta_port.timing import time_call
+
 Tensors = dict[str, np.ndarray]
+Timing = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
 NODE = ROOT / ".tools/bin/node"
 WEB = ROOT / "conformance/peers/onnxruntime-web/engine.js"
@@ -41,6 +45,7 @@ class Engine:
     """onnxruntime in Python, with one thread.
 
     attention: the newest opset of Attention that it knows. lacks: ops and features of ops that it does not have.
+    plan: how to time the models that are run next; None = not at all. timings: what that found, one for each.
     """
 
     name = "onnxruntime"
@@ -48,6 +53,10 @@ class Engine:
     runtime = f"onnxruntime {onnxruntime.__version__}, CPUExecutionProvider"
     attention = 25
     lacks: frozenset[str] = frozenset()
+    plan: dict[str, int] | None = None
+
+    def __init__(self) -> None:
+        self.timings: list[Timing] = []
 
     def run_node(
         self,
@@ -85,7 +94,12 @@ class Engine:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        found: list[np.ndarray] = session.run(list(wanted), inputs)
+        found: list[np.ndarray]
+        if self.plan is None:
+            found = session.run(list(wanted), inputs)
+        else:
+            timed, found = time_call(lambda: session.run(list(wanted), inputs), **self.plan)
+            self.timings.append(asdict(timed))
         return found
 
 
@@ -97,6 +111,7 @@ class WebEngine(Engine):
     lacks = frozenset({"gated_linear", "sdpa.window"})
 
     def __init__(self) -> None:
+        super().__init__()
         self._node = subprocess.Popen([NODE, WEB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._folder = tempfile.TemporaryDirectory(prefix="onnxruntime-web-")
         about = self._ask({})
@@ -108,16 +123,19 @@ class WebEngine(Engine):
         paths = {name: Path(self._folder.name, name) for name in ("model", "inputs", "outputs")}
         paths["model"].write_bytes(model)
         save_file(inputs, paths["inputs"])
-        self._ask({name: str(path) for name, path in paths.items()})
+        plan = {} if self.plan is None else {"plan": self.plan}
+        answer = self._ask({name: str(path) for name, path in paths.items()} | plan)
+        if self.plan is not None:
+            self.timings.append(answer["timing"])
         found = load_file(paths["outputs"])
         return [found[name] for name in wanted]
 
-    def _ask(self, request: dict[str, str]) -> dict[str, str]:
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._node.stdin is not None
         assert self._node.stdout is not None
         self._node.stdin.write(json.dumps(request) + "\n")
         self._node.stdin.flush()
-        answer: dict[str, str] = json.loads(self._node.stdout.readline())
+        answer: dict[str, Any] = json.loads(self._node.stdout.readline())
         if "error" in answer:
             raise EngineError(answer["error"])
         return answer

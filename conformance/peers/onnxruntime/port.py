@@ -93,8 +93,28 @@ def run(engine: Engine, request: Answer) -> Answer:
     if not set(op.inputs) <= set(tensors):
         raise InvalidRequest(f"inputs: expected {', '.join(op.inputs)}, got {sorted(tensors)}")
     outputs = op.answer(engine, request.get("config") or {}, tensors, want)
-    save_file({name: np.array(outputs[name], order="C") for name in want}, request["outputs"])
+    if "outputs" in request:
+        save_file({name: np.array(outputs[name], order="C") for name in want}, request["outputs"])
     return {"status": "ok"}
+
+
+def bench(engine: Engine, request: Answer) -> Answer:
+    """How long the node takes, without making it, which a program does once."""
+    engine.plan = {
+        name: request.get(name, default)
+        for name, default in (("warmup", 1), ("samples", 5), ("min_sample_ns", 0))
+    }
+    engine.timings.clear()
+    try:
+        answered = run(engine, request)
+    finally:
+        engine.plan = None
+    if len(engine.timings) != 1:
+        raise Unsupported("bench of several nodes")
+    return answered | engine.timings[0]
+
+
+COMMANDS = {"start": start, "run": run, "bench": bench}
 
 
 def answer(engine: Engine, line: bytes) -> Answer:
@@ -111,11 +131,9 @@ def answer(engine: Engine, line: bytes) -> Answer:
         command = request.get("cmd")
         if command == "stop":
             return {**echo, "status": "ok", "stop": True}
-        if command == "bench":
-            raise Unsupported("bench")
-        if command not in ("start", "run"):
+        if command not in COMMANDS:
             raise InvalidRequest(f"cmd: expected start, run, bench or stop, got {command!r}")
-        return {**echo, **(start if command == "start" else run)(engine, request)}
+        return {**echo, **COMMANDS[command](engine, request)}
     except Unsupported as error:
         return {**echo, "status": "unsupported", "feature": str(error)}
     except InvalidRequest as error:

@@ -4,6 +4,7 @@ import { createInterface } from "node:readline";
 import "@tensorflow/tfjs-backend-cpu";
 import * as tf from "@tensorflow/tfjs-core";
 import { readTensors, writeTensors } from "../node/safetensors.js";
+import { timeCall } from "../node/timing.js";
 import { sdpa, softmax } from "./attention.js";
 
 const CONDITIONS = "causal window q_offset q_offset_tensor kv_lengths mask bias";
@@ -37,8 +38,8 @@ function start() {
   };
 }
 
-/** One question, answered into the file of outputs. */
-function run({ op: name, config, inputs, outputs, want }) {
+/** One question, answered into the file of outputs; `bench` also says how long the answer takes. */
+async function run({ cmd, op: name, config, inputs, outputs, want, ...plan }) {
   const op = OPS[name];
   if (op === undefined) throw new Unsupported(`op.${name}`);
   let stored;
@@ -59,12 +60,22 @@ function run({ op: name, config, inputs, outputs, want }) {
   tf.engine().startScope();
   try {
     const tensors = Object.fromEntries([...stored].map(([input, tensor]) => [input, toTfjs(input, tensor)]));
-    const found = op.answer(config ?? {}, tensors);
-    writeTensors(outputs, Object.fromEntries(names.map((output) => [output, toStored(found[output])])));
+    // The backend computes as it is called; what a call made is let go before the next.
+    const compute = () => {
+      tf.engine().startScope();
+      try {
+        const found = op.answer(config ?? {}, tensors);
+        return Object.fromEntries(names.map((output) => [output, toStored(found[output])]));
+      } finally {
+        tf.engine().endScope();
+      }
+    };
+    const { timing, last } = cmd === "bench" ? await timeCall(compute, plan) : { last: compute() };
+    if (outputs !== undefined) writeTensors(outputs, last);
+    return { status: "ok", ...timing };
   } finally {
     tf.engine().endScope();
   }
-  return { status: "ok" };
 }
 
 /** TensorFlow.js has float32, int32 and bool. */
@@ -80,7 +91,7 @@ function toStored(tensor) {
 }
 
 /** The answer to one line; never throws. */
-function answer(line) {
+async function answer(line) {
   let echo = {};
   try {
     let request;
@@ -92,9 +103,8 @@ function answer(line) {
     if (typeof request !== "object" || request === null) throw new InvalidRequest("expected a JSON object");
     echo = request.seq === undefined ? {} : { seq: request.seq };
     if (request.cmd === "start") return { ...echo, ...start() };
-    if (request.cmd === "run") return { ...echo, ...run(request) };
+    if (request.cmd === "run" || request.cmd === "bench") return { ...echo, ...(await run(request)) };
     if (request.cmd === "stop") return { ...echo, status: "ok", stop: true };
-    if (request.cmd === "bench") throw new Unsupported("bench");
     throw new InvalidRequest(`cmd: expected start, run, bench or stop, got ${request.cmd}`);
   } catch (error) {
     if (error instanceof Unsupported) return { ...echo, status: "unsupported", feature: error.message };
@@ -106,7 +116,7 @@ function answer(line) {
 console.log = console.warn = console.error; // stdout is for answers
 await tf.setBackend("cpu");
 for await (const line of createInterface({ input: process.stdin })) {
-  const { stop, ...reply } = answer(line);
+  const { stop, ...reply } = await answer(line);
   process.stdout.write(`${JSON.stringify(reply)}\n`);
   if (stop) break;
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .bench_answers import BEYOND_PEAK, MOST_GFLOPS
 from .bench_file import (
     DEFAULT_BENCH,
     FORMAT,
@@ -27,10 +28,12 @@ from .bench_file import (
     build_report,
     write_line,
 )
-from .bench_rounds import Plan, check_cell, list_cells, time_case
+from .bench_plan import Budget, Plan, Rates
+from .bench_rounds import check_cell, list_cells, time_case
 from .errors import UsageError
 from .fixtures import LoadedSuite
 from .known_failures import BAD
+from .limits import Limits, NoLimits, best_of, measure_limits
 from .machine import describe_machine, git_commit, now
 from .ports import Port
 from .process import kill_all
@@ -47,13 +50,14 @@ STARTED_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Options:
-    """Where things are, and how the run was restricted, for the report."""
+    """Where things are, and how the run was restricted, for the report. limits: whether the machine's are measured."""
 
     described: dict[str, str] = field(default_factory=dict)
     file: Path = DEFAULT_BENCH
     threads: int = 1
     timeouts: Timeouts = PATIENCE
     root: Path = ROOT
+    limits: bool = True
 
 
 def run_bench(
@@ -67,7 +71,7 @@ def run_bench(
             f"no case is left to time: {options.described or 'the fixtures have no bench suite'}"
         )
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    lines: list[Sample | Cell] = []
+    lines: list[Sample | Cell | Limits] = []
     problems: list[str] = []
     with ExitStack() as stack:
         stream = stack.enter_context(options.file.open("wb"))
@@ -75,8 +79,15 @@ def run_bench(
         stack.callback(kill_all)
         sessions = _start_all(stack, ports, options)
         problems += [f"{session.port.name}: {session.given_up}" for session in sessions if session.given_up]
-        header = _describe(sessions, plan, options)
+        before, no_limits = _limits(plan, options)
+        header = _describe(sessions, plan, options, no_limits)
         write_line(stream, header)
+        for each in before:
+            write_line(stream, each)
+        lines += before
+        peak = best_of(before)
+        most_gflops = options.threads * (BEYOND_PEAK * peak.fma_gflops if peak else MOST_GFLOPS)
+        budget = Budget(plan.repeats_s)
         cells = [
             (case, session, q)
             for suite, case in cases
@@ -86,15 +97,19 @@ def run_bench(
         part_s = min(plan.most_per_cell_s, plan.seconds / max(1, len(cells)))
         askers = {session.port.name: _ask_in(folder / session.port.name, session) for session in sessions}
         bars = stack.enter_context(Bars(console, {"bench": len(cells)}))
+        fastest = Rates()
         for _, case in cases:
             begun = time.monotonic()
             entrants = []
             for owner, session, question in cells:
                 if owner is case:
-                    entrant = check_cell(session, question, askers[session.port.name], plan, part_s)
+                    asker = askers[session.port.name]
+                    needed = fastest.predict(session.port.name, question)
+                    entrant = check_cell(session, question, asker, plan, part_s, needed)
                     entrants.append(entrant)
                     bars.tick("bench", entrant.cell.outcome in BAD)
-            samples = time_case(entrants, plan, header.reference)
+            samples = time_case(entrants, plan, header.reference, budget, most_gflops)
+            fastest.learn(samples, case.op, case.flops)
             found: list[Sample | Cell] = [*(entrant.cell for entrant in entrants), *samples]
             for line in found:
                 write_line(stream, line)
@@ -105,6 +120,9 @@ def run_bench(
                         f"{entrant.name} {case.id}: {entrant.cell.outcome}: {entrant.cell.message}"
                     )
             bars.say(f"{case.id:<28} {len(entrants)} cells ({time.monotonic() - begun:.1f} s)")
+        for each in _limits(plan, options)[0] if before else []:
+            write_line(stream, each)
+            lines.append(each)
         if not any(isinstance(line, Sample) for line in lines):
             problems.append("nothing was timed")
         footer = BenchFooter(
@@ -121,6 +139,16 @@ def run_bench(
 def with_reference(chosen: Sequence[Port], known: Sequence[Port]) -> list[Port]:
     """The chosen ports and, first of all, the reference that they are compared with."""
     return [port for port in known if port.name == REFERENCE and port not in chosen] + list(chosen)
+
+
+def _limits(plan: Plan, options: Options) -> tuple[list[Limits], str]:
+    """The limits of the machine, or none and why."""
+    if not options.limits:
+        return [], "not asked for"
+    try:
+        return [measure_limits(plan.limits_s)], ""
+    except NoLimits as error:
+        return [], str(error)
 
 
 def _ask_in(folder: Path, session: Session) -> Asker:
@@ -146,7 +174,7 @@ def _start_all(stack: ExitStack, ports: Sequence[Port], options: Options) -> lis
     return sessions
 
 
-def _describe(sessions: Sequence[Session], plan: Plan, options: Options) -> BenchHeader:
+def _describe(sessions: Sequence[Session], plan: Plan, options: Options, no_limits: str) -> BenchHeader:
     ports = [session.port for session in sessions]
     first = next((s for s in sessions if s.port.name == REFERENCE and s.claims), None) or next(
         (s for s in sessions if s.claims), sessions[0]
@@ -166,4 +194,5 @@ def _describe(sessions: Sequence[Session], plan: Plan, options: Options) -> Benc
             for port, session in zip(ports, sessions, strict=True)
         ],
         narrowing=options.described,
+        no_limits=no_limits,
     )

@@ -10,18 +10,22 @@ from typing import BinaryIO
 
 import msgspec
 
-from .bench_stats import BenchRow, find_warnings, summarise
+from .bench_stats import BenchRow, differ, find_warnings, summarise
+from .limits import Limits, best_of
 from .machine import Machine
 from .outcome import Outcome
 from .report import InvalidReport, PortRecord
 from .repository import ROOT
 
-FORMAT = 1
+FORMAT = 2
 DEFAULT_BENCH = ROOT / "site/bench.jsonl"
 
 
 class BenchHeader(msgspec.Struct, frozen=True, tag_field="kind", tag="header"):
-    """Where, when, and how. reference: the port whose first variant the others are compared with."""
+    """Where, when, and how. reference: the port whose first variant the others are compared with.
+
+    no_limits: why those of the machine were not measured.
+    """
 
     format: int
     version: str
@@ -34,13 +38,15 @@ class BenchHeader(msgspec.Struct, frozen=True, tag_field="kind", tag="header"):
     reference: str
     ports: list[PortRecord]
     narrowing: dict[str, str]
+    no_limits: str = ""
 
 
 class Sample(msgspec.Struct, frozen=True, tag_field="kind", tag="sample"):
     """One bench request in one round. again: the reference measured for the second time, for the noise floor.
 
     place: its place in the order of the round. samples_ns: per evaluation. wall_s and cpu_s: of the whole
-    request, as the driver saw them.
+    request, as the driver saw them. cpu_ns: processor time of the samples alone, as the port saw it; 0 where it does
+    not say. dropped: measured again, because wall and processor time differed, and not counted.
     """
 
     case: str
@@ -53,6 +59,15 @@ class Sample(msgspec.Struct, frozen=True, tag_field="kind", tag="sample"):
     samples_ns: list[float]
     wall_s: float
     cpu_s: float
+    cpu_ns: float = 0.0
+    dropped: bool = False
+
+    @property
+    def apart(self) -> float:
+        """By which fraction processor and wall time differ: by the port's own clocks, else by the driver's."""
+        if self.cpu_ns:
+            return differ(self.cpu_ns, self.evals * sum(self.samples_ns))
+        return differ(self.cpu_s, self.wall_s)
 
 
 class Cell(msgspec.Struct, frozen=True, tag_field="kind", tag="cell"):
@@ -83,16 +98,20 @@ class BenchFooter(msgspec.Struct, frozen=True, tag_field="kind", tag="footer"):
     seconds: float
 
 
-Line = BenchHeader | Sample | Cell | BenchFooter
+Line = BenchHeader | Limits | Sample | Cell | BenchFooter
 
 
 class BenchReport(msgspec.Struct, frozen=True):
-    """A finished benchmark. noise: for each case the A/A noise floor, as a fraction."""
+    """A finished benchmark. noise: for each case the A/A noise floor, as a fraction.
+
+    limits: of the machine, where they were measured: the highest of each.
+    """
 
     header: BenchHeader
     rows: list[BenchRow]
     noise: dict[str, float]
     footer: BenchFooter
+    limits: Limits | None = None
 
     def cases(self) -> list[str]:
         """The ids of the cases, in order."""
@@ -100,7 +119,10 @@ class BenchReport(msgspec.Struct, frozen=True):
 
     def warnings(self) -> list[str]:
         """What a reader of the numbers should know."""
-        return find_warnings(self.rows, self.header.threads)
+        found = find_warnings(self.rows, self.header.threads)
+        if self.header.no_limits:
+            found.append(f"the limits of the machine were not measured: {self.header.no_limits}")
+        return found
 
     def find(self, case: str, port: str, variant: str | None = None) -> BenchRow | None:
         """The row of a cell; without a variant that of the port's first one."""
@@ -121,12 +143,15 @@ def write_line(stream: BinaryIO, line: Line) -> None:
     stream.flush()
 
 
-def build_report(header: BenchHeader, lines: Sequence[Sample | Cell], footer: BenchFooter) -> BenchReport:
+def build_report(
+    header: BenchHeader, lines: Sequence[Sample | Cell | Limits], footer: BenchFooter
+) -> BenchReport:
     """The report of some lines."""
     samples = [line for line in lines if isinstance(line, Sample)]
     cells = [line for line in lines if isinstance(line, Cell)]
-    rows, noise = summarise(cells, samples, header.reference)
-    return BenchReport(header, rows, noise, footer)
+    limits = best_of([line for line in lines if isinstance(line, Limits)])
+    rows, noise = summarise(cells, samples, header.reference, limits)
+    return BenchReport(header, rows, noise, footer, limits)
 
 
 def read_bench(path: Path = DEFAULT_BENCH) -> BenchReport:
@@ -148,7 +173,7 @@ def read_bench(path: Path = DEFAULT_BENCH) -> BenchReport:
         raise InvalidReport(f"{path}: expected a header in the first line")
     if not isinstance(lines[-1], BenchFooter):
         raise InvalidReport(f"{path}: expected a footer in the last line: the benchmark was cut short")
-    middle = [line for line in lines[1:-1] if isinstance(line, Sample | Cell)]
+    middle = [line for line in lines[1:-1] if isinstance(line, Sample | Cell | Limits)]
     if not any(isinstance(line, Sample) for line in middle):
         raise InvalidReport(f"{path}: nothing was timed")
     return build_report(lines[0], middle, lines[-1])

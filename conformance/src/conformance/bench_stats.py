@@ -18,9 +18,14 @@ from .outcome import Outcome
 
 if TYPE_CHECKING:
     from .bench_file import Cell, Sample
+    from .limits import Limits
 
 TOO_MANY_THREADS = 1.3  # processor seconds a second: more than one thread was at work
+SHOWN = 3  # cells that a warning names
 BUSY = 0.85  # processor seconds a second: the machine had other work to do
+DISTURBED = (
+    0.05  # wall and processor time further apart than this: something else ran, or more than one thread
+)
 
 
 class BenchRow(msgspec.Struct, frozen=True):
@@ -29,6 +34,9 @@ class BenchRow(msgspec.Struct, frozen=True):
     speed: how many times as fast as the reference, the median over the rounds; speed_low and speed_high: the
     lowest and the highest round. rounds: how many there were; 0 = not timed, and note or message says why.
     cpu: processor seconds per second of wall time. share: of the error bound, in the result that was checked.
+    disturbed: rounds in which wall and processor time remained apart; repeated: requests that were made again for it.
+    peak_share, read_share: of the machine's multiply-add loop and of its four-stream read, at the minimum; 0 where
+    unknown.
     """
 
     case: str
@@ -51,6 +59,10 @@ class BenchRow(msgspec.Struct, frozen=True):
     peak_bytes: int
     flops: int
     bytes: int
+    disturbed: int = 0
+    repeated: int = 0
+    peak_share: float = 0.0
+    read_share: float = 0.0
 
     @property
     def gflops(self) -> float:
@@ -64,21 +76,37 @@ class BenchRow(msgspec.Struct, frozen=True):
 
 
 def summarise(
-    cells: "Sequence[Cell]", samples: "Sequence[Sample]", reference: str
+    cells: "Sequence[Cell]",
+    samples: "Sequence[Sample]",
+    reference: str,
+    limits: "Limits | None" = None,
 ) -> "tuple[list[BenchRow], dict[str, float]]":
     """A row for each cell, and the noise floor of each case. reference: the port compared with."""
+    # One that turned out wrong in its last round has no times.
+    right = {(cell.case, cell.port, cell.variant) for cell in cells if cell.outcome == "pass"}
     grouped: dict[tuple[str, str, str], list[Sample]] = defaultdict(list)
+    repeated: dict[tuple[str, str, str], int] = defaultdict(int)
     for sample in samples:
-        grouped[sample.case, sample.port, sample.variant].append(sample)
+        name = sample.case, sample.port, sample.variant
+        if name not in right:
+            continue
+        if sample.dropped:
+            repeated[name] += 1
+        else:
+            grouped[name].append(sample)
     base = {
         cell.case: grouped[cell.case, cell.port, cell.variant]
         for cell in cells
         if cell.port == reference and cell.first
     }
-    rows = [
-        _summarise_cell(cell, grouped[cell.case, cell.port, cell.variant], base.get(cell.case, []))
-        for cell in cells
-    ]
+    rows = []
+    for cell in cells:
+        name = cell.case, cell.port, cell.variant
+        row = _summarise_cell(cell, grouped[name], base.get(cell.case, []))
+        shares = (row.gflops / limits.fma_gflops, row.gigabytes / limits.read4_gbs) if limits else (0.0, 0.0)
+        rows.append(
+            msgspec.structs.replace(row, repeated=repeated[name], peak_share=shares[0], read_share=shares[1])
+        )
     return rows, {case: noise_floor(timed) for case, timed in base.items()}
 
 
@@ -95,7 +123,25 @@ def find_warnings(rows: Sequence[BenchRow], threads: int) -> list[str]:
         warnings.append(
             f"the machine was busy: the ports got {share:.0%} of a processor while they were asked"
         )
+    disturbed = [
+        f"{row.port}:{row.variant} {row.case} {row.disturbed}/{row.rounds}" for row in timed if row.disturbed
+    ]
+    repeated = sum(row.repeated for row in timed)
+    if disturbed or repeated:
+        shown = ", ".join(disturbed[:SHOWN]) + (
+            f" and {len(disturbed) - SHOWN} more" if disturbed[SHOWN:] else ""
+        )
+        warnings.append(
+            f"wall and processor time were more than {DISTURBED:.0%} apart: {repeated} requests were made again,"
+            f" {sum(row.disturbed for row in timed)} of {sum(row.rounds for row in timed)} rounds stayed so"
+            f"{': ' if shown else ''}{shown}"
+        )
     return warnings
+
+
+def differ(cpu: float, wall: float) -> float:
+    """By which fraction of the wall time the two are apart."""
+    return abs(cpu / wall - 1) if wall > 0 else 0.0
 
 
 def noise_floor(reference: "Sequence[Sample]") -> float:
@@ -145,4 +191,5 @@ def _summarise_cell(cell: "Cell", own: "Sequence[Sample]", reference: "Sequence[
         peak_bytes=cell.peak_bytes,
         flops=cell.flops,
         bytes=cell.bytes,
+        disturbed=len({sample.round for sample in own if sample.apart > DISTURBED}),
     )

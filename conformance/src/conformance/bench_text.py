@@ -2,9 +2,11 @@
 
 from rich.console import Console
 
+from .bench_divisions import BEST, Division, Entry, divide
 from .bench_file import BenchReport
 from .bench_stats import BenchRow
-from .tally import show_ns, show_ratio
+from .limits import Limits
+from .tally import show_ns, show_ratio, three_digits
 
 
 def show_bench(report: BenchReport, console: Console) -> None:
@@ -15,17 +17,68 @@ def show_bench(report: BenchReport, console: Console) -> None:
         _say(console, f"{case}   (noise floor {noise:.0%})")
         _say(
             console,
-            f"    {'':<22} {'minimum':>9} {'median':>9} {'first':>9} {'speed':>8}  lowest to highest round",
+            f"    {'':<22} {'minimum':>9} {'median':>9} {'first':>9} {'GFLOP/s':>14} {'GB/s':>14} {'speed':>8}"
+            "  lowest to highest round",
         )
         for row in report.rows:
             if row.case == case:
                 is_reference = row.port == reference and row.first
                 _say(console, f"    {row.port + ':' + row.variant:<22} {_numbers(row, noise, is_reference)}")
+    for division in divide(report):
+        _show_division(division, console)
+    if report.limits is not None:
+        _say(console, limits_line(report.limits))
     for warning in report.warnings():
         _say(console, f"note: {warning}")
     for problem in report.footer.problems:
         _say(console, f"problem: {problem}")
-    _say(console, f"speed: times as fast as {reference}; ≈ is within the noise floor")
+    shares = "; in brackets the share of the multiply-adds and of the four streams" if report.limits else ""
+    _say(console, f"speed: times as fast as {reference}; ≈ is within the noise floor{shares}")
+
+
+def _show_division(division: Division, console: Console) -> None:
+    """A line for each case: times as fast as the reference of the division, and the variant where it differs."""
+    _say(console, f"{division.title}   (times as fast as {division.reference})")
+    _say(console, f"    {'':<26}" + "".join(f"{port:>17}" for port in division.ports))
+    for case, entries in division.rows:
+        _say(
+            console,
+            f"    {case.removeprefix('bench/'):<26}"
+            + "".join(
+                f"{_ratio(case, port, entry, division):>17}"
+                for port, entry in zip(division.ports, entries, strict=True)
+            ),
+        )
+    means = "".join(
+        f"{show_ratio(division.mean(port)) if port != division.reference else '1':>17}"
+        for port in division.ports
+    )
+    _say(console, f"    {'geometric mean':<26}{means}")
+
+
+def _ratio(case: str, port: str, entry: Entry | None, division: Division) -> str:
+    if (case, port) in division.failed:
+        return "failed"
+    if entry is None:
+        return "-"
+    shown = "1" if entry.row.port == division.reference else show_ratio(entry.ratio, entry.noise)
+    return f"{entry.row.variant} {shown}" if division.title == BEST else shown
+
+
+def limits_line(limits: Limits) -> str:
+    """What the shares are of."""
+    return (
+        f"limits of one thread ({limits.tier}): {three_digits(limits.fma_gflops)} GFLOP/s of multiply-adds;"
+        f" {three_digits(limits.read_gbs)} GB/s read as one stream, {three_digits(limits.read4_gbs)} as four,"
+        f" {three_digits(limits.copy_gbs)} copied"
+    )
+
+
+def show_rate(rate: float, share: float) -> str:
+    """A rate and, where the limit is known, the share of it."""
+    if not rate:
+        return ""
+    return three_digits(rate) + (f" ({100 * share:.0f} %)" if share else "")
 
 
 def _numbers(row: BenchRow, noise: float, is_reference: bool) -> str:
@@ -37,7 +90,10 @@ def _numbers(row: BenchRow, noise: float, is_reference: bool) -> str:
     if not is_reference:
         speed, spread = show_ratio(row.speed, noise), f"{row.speed_low:.2f} to {row.speed_high:.2f}"
     times = " ".join(f"{show_ns(ns):>9}" for ns in (row.min_ns, row.median_ns, row.first_ns))
-    return f"{times} {speed:>8}  {spread}{'  ' if row.note else ''}{row.note}"
+    rates = f"{show_rate(row.gflops, row.peak_share):>14} {show_rate(row.gigabytes, row.read_share):>14}"
+    disturbed = f"{row.disturbed} of {row.rounds} rounds disturbed" if row.disturbed else ""
+    notes = "; ".join(filter(None, (disturbed, row.note)))
+    return f"{times} {rates} {speed:>8}  {spread}{'  ' if notes else ''}{notes}"
 
 
 def _say(console: Console, line: str) -> None:

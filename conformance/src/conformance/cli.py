@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from .bench_command import bench
 from .caches_command import decode, kv_bytes
 from .errors import UsageError
 from .kv_cost_command import kv_cost
@@ -238,41 +239,7 @@ def memory(ports: PortsOption = "") -> None:
 app.command("kv-cost")(kv_cost)
 app.command("kv-bytes")(kv_bytes)
 app.command()(decode)
-
-
-@app.command()
-def bench(
-    ports: PortsOption = "",
-    ops: OpsOption = "",
-    full: Annotated[
-        bool, typer.Option("--full/--quick", help="At most a quarter of an hour, or about a minute.")
-    ] = False,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the raw samples go. [site/bench.jsonl]")
-    ] = None,
-    ports_dir: FolderOption = None,
-) -> None:
-    """Times the ports against the NumPy reference: interleaved, one thread, results judged first.
-
-    Examples:
-
-    * `conformance bench --quick`
-    * `conformance bench --full --ports rust,torch --ops sdpa`
-    """
-    from .bench import Options, run_bench, with_reference
-    from .bench_file import DEFAULT_BENCH
-    from .bench_rounds import FULL, QUICK
-    from .bench_text import show_bench
-    from .ports import PORTS, read_ports
-
-    given = {"ports": ports, "ops": ops}
-    options = Options({name: value for name, value in given.items() if value}, file or DEFAULT_BENCH)
-    chosen = with_reference(_choose(ports, ports_dir), read_ports(ports_dir or PORTS))
-    console = Console()
-    found = run_bench(chosen, _load(ops, bench=True), FULL if full else QUICK, options, console)
-    show_bench(found, console)
-    typer.echo(f"raw samples: {_shown(options.file)}")
-    raise typer.Exit(0 if found.footer.ok else 1)
+app.command()(bench)
 
 
 @app.command()

@@ -17,7 +17,8 @@ from . import bench as timing
 from . import conform
 from .bench import run_bench, with_reference
 from .bench_file import BenchReport
-from .bench_rounds import QUICK
+from .bench_plan import QUICK
+from .bench_text import limits_line
 from .conform import run_conformance
 from .errors import UsageError
 from .fixtures import FixtureError, LoadedSuite, load_suites
@@ -110,7 +111,8 @@ def show(found: Findings, console: Console) -> None:
     if found.bench is not None:
         notes = [Text(f"note: {warning}", "dim") for warning in found.bench.warnings()]
         tables = speed_tables(found.bench, look)
-        print_narrow(console, speed_legend(found.bench), *tables, machine_line(found.bench), *notes)
+        limits = [] if found.bench.limits is None else [Text(limits_line(found.bench.limits), "dim")]
+        print_narrow(console, speed_legend(found.bench), *tables, machine_line(found.bench), *limits, *notes)
 
 
 def _begin(console: Console, what: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from .decode_counts import CACHE, WAYS, count
+from .decode_counts import CACHE, WAYS, Counts, count
 from .errors import UsageError
 from .lines_file import read_lines, write_lines
 from .machine import Machine, describe_machine, now
@@ -66,6 +66,10 @@ class Decoding:
     header: DecodeHeader
     points: list[Point]
     footer: DecodeFooter
+
+    def count(self, way: str, tokens: int) -> Counts:
+        """What the way costs up to that length, in every port."""
+        return count(way, tokens, self.header.width, self.header.heads)
 
     def seconds(self, port: str, way: str) -> dict[int, float]:
         """By length."""

@@ -24,6 +24,7 @@ from .page_compare import comparison_pages
 from .page_minilm import read_minilm, view_minilm
 from .page_onnx import view_onnx
 from .page_results import STEP_OF, CaseView, Results, view_results
+from .page_scaling import view_scaling
 from .page_speed import view_speed
 from .report import read_report
 from .repository import ROOT
@@ -101,6 +102,7 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
     peers = [read_report(file)] if (file := site / "peers.jsonl").exists() else []
     onnx = view_onnx([*([results.report] if results else []), *peers])
     speed = view_speed(read_bench(file), suites) if (file := site / "bench.jsonl").exists() else None
+    scaling = view_scaling(read_bench(file)) if (file := site / "scaling.jsonl").exists() else None
     minilm = view_minilm(read_minilm(file)) if (file := site / "minilm.jsonl").exists() else None
     decode = view_decode(read_decode(file)) if (file := site / "decode.jsonl").exists() else None
     kv_bytes = view_bytes(read_kv_bytes(file)) if (file := site / "kv-bytes.jsonl").exists() else None
@@ -122,6 +124,7 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
     values = {
         "results": results,
         "speed": speed,
+        "scaling": scaling,
         "minilm": minilm,
         "onnx": onnx,
         "decode": decode,

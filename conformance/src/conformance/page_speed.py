@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .bench_divisions import Division, divide
 from .bench_file import BenchReport
 from .bench_stats import BenchRow
+from .bench_text import limits_line, show_rate
 from .case import Suite
 from .page_results import colour_of
-from .tally import list_variants, show_ns, show_ratio, three_digits
+from .tally import list_variants, show_ns, show_ratio
 
 MARGIN = 1.15  # room on both sides of the outermost mark, as a factor
 STEPS = ((30, (1, 2, 5)), (1000, (1, 3)), (math.inf, (1,)))  # ticks of a decade, up to that span of the axis
@@ -86,6 +88,8 @@ class SpeedView:
     cases: list[SpeedCase]
     axis: Axis
     one: float
+    divisions: list[Division]
+    limits: str
 
 
 def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
@@ -98,7 +102,8 @@ def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
     ]
     axis = make_axis([r for row in bench.rows if row.speed > 0 for r in (row.speed_low, row.speed_high)])
     cases = [_view_case(bench, case, columns, axis, notes) for case in bench.cases()]
-    return SpeedView(bench, columns, cases, axis, axis.place(1))
+    limits = limits_line(bench.limits) if bench.limits else ""
+    return SpeedView(bench, columns, cases, axis, axis.place(1), divide(bench), limits)
 
 
 def make_axis(ratios: Sequence[float]) -> Axis:
@@ -148,8 +153,8 @@ def _view_cell(
         column=column,
         ratio=ratio,
         time=show_ns(row.median_ns),
-        rate=three_digits(row.gflops) if row.gflops else "",
-        bandwidth=three_digits(row.gigabytes) if row.gigabytes else "",
+        rate=show_rate(row.gflops, row.peak_share),
+        bandwidth=show_rate(row.gigabytes, row.read_share),
         x=axis.place(row.speed),
         low=axis.place(row.speed_low),
         high=axis.place(row.speed_high),

@@ -9,11 +9,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from .bench_divisions import BEST, Division, Entry, divide
 from .bench_file import BenchReport
-from .bench_stats import BenchRow
 from .outcome import Result
 from .report import PortRecord
-from .tally import Tally, list_variants, show_ratio, show_share, tally
+from .tally import Tally, show_ratio, show_share, tally
 
 WIDTH = 100
 PORTS_BESIDE = 5  # more do not fit the width
@@ -58,23 +58,25 @@ def result_tables(
 
 
 def speed_tables(bench: BenchReport, look: box.Box) -> list[Table]:
-    """A row per benchmark, a column per variant: how many times as fast as the reference."""
-    names = [(port, variant) for port, variant, _ in list_variants(bench)]
+    """A table for each division, a row per benchmark, a column per port: how many times as fast as the reference."""
     tables = []
-    for some in _slices(names, VARIANTS_BESIDE):
-        table = _new_table(look)
-        table.add_column("benchmark", no_wrap=True, max_width=28)
-        for port, variant in some:
-            head = Text.assemble((port, "bold"), "\n", (variant, "dim"))
-            table.add_column(head, justify="right", max_width=10)
-        table.add_column("noise", justify="right", style="dim", max_width=6)
-        for case in bench.cases():
-            rows = {(row.port, row.variant): row for row in bench.rows if row.case == case}
-            noise = bench.noise.get(case, 0.0)
-            best = max((row.speed for row in rows.values()), default=0.0)
-            cells = [_speed_cell(rows.get(name), bench.header.reference, noise, best) for name in some]
-            table.add_row(case.removeprefix("bench/"), *cells, f"{100 * noise:.0f} %")
-        tables.append(table)
+    for division in divide(bench):
+        for some in _slices(division.ports, VARIANTS_BESIDE):
+            table = _new_table(look)
+            table.add_column(Text(f"{division.title}\n", "bold"), no_wrap=True, max_width=28)
+            for port in some:
+                table.add_column(Text(port, "bold"), justify="right", max_width=10)
+            table.add_column("noise", justify="right", style="dim", max_width=6)
+            for case, entries in division.rows:
+                best = max(entry.ratio for entry in entries if entry is not None)
+                by_port = dict(zip(division.ports, entries, strict=True))
+                cells = [_speed_cell(division, case, port, by_port[port], best) for port in some]
+                noise = f"{100 * bench.noise.get(case, 0.0):.0f} %"
+                table.add_row(case.removeprefix("bench/"), *cells, noise)
+            table.add_section()
+            means = [division.mean(port) for port in some]
+            table.add_row("geometric mean", *[show_ratio(mean) if mean else "-" for mean in means], "")
+            tables.append(table)
     return tables
 
 
@@ -86,7 +88,9 @@ def result_legend(bench: BenchReport | None) -> Text:
 
 def speed_legend(bench: BenchReport) -> Text:
     """What stands in a cell of the benchmarks."""
-    return Text(f"times as fast as {bench.header.reference}; ≈ is within the noise floor", "dim")
+    return Text(
+        f"times as fast as {bench.header.reference} in the same division; ≈ is within the noise floor", "dim"
+    )
 
 
 def mean_speed(bench: BenchReport | None, port: str, op: str | None) -> tuple[float, float]:
@@ -143,19 +147,17 @@ def _result_cell(t: Tally, speed: float, noise: float) -> Text:
     return text
 
 
-def _speed_cell(row: BenchRow | None, reference: str, noise: float, best: float) -> Text:
-    """How many times as fast; why there is no number stands in the report."""
-    if row is None or row.outcome == "unsupported":
+def _speed_cell(division: Division, case: str, port: str, entry: Entry | None, best: float) -> Text:
+    """How many times as fast, among the best with the variant; why there is no number stands in the report."""
+    if (case, port) in division.failed:
+        return Text("failed", "bold red")
+    if entry is None:
         return Text("-", "dim")
-    if row.outcome != "pass":
-        return Text(row.outcome, "bold red")
-    if row.speed <= 0:
-        return Text("not timed", "dim")
-    if row.port == reference and row.first:
-        return Text("1", "bold" if row.speed == best else "")
-    shown = show_ratio(row.speed, noise)
-    style = "dim" if shown == "≈" else "bold green" if row.speed == best else ""
-    return Text(shown, style)
+    shown = "1" if port == division.reference else show_ratio(entry.ratio, entry.noise)
+    style = "dim" if shown == "≈" else "bold green" if entry.ratio == best else ""
+    if division.title != BEST:
+        return Text(shown, style)
+    return Text.assemble((shown, style), "\n", (entry.row.variant, "dim"))
 
 
 def print_narrow(console: Console, *parts: Table | Text | Group) -> None:

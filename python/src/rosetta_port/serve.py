@@ -105,6 +105,7 @@ class Port:
             "first_ns": timing.first_ns,
             "evals": timing.evals,
             "samples_ns": timing.samples_ns,
+            "cpu_ns": timing.cpu_ns,
         }
         return measured if call.steps is None else measured | {"steps": call.steps(result)}
 

@@ -13,6 +13,7 @@ class Timing:
     first_ns: int
     evals: int
     samples_ns: list[float]  # per evaluation
+    cpu_ns: int  # of the samples together, all threads of the process
 
 
 def time_call(
@@ -22,22 +23,27 @@ def time_call(
 
     `evals` doubles whenever a sample is too short, and the samples begin again.
     """
-    first_ns, result = _elapsed(evaluate, 1)
+    first_ns, _, result = _elapsed(evaluate, 1)
     for _ in range(warmup):
         _elapsed(evaluate, 1)
     evals = 1
     samples_ns: list[float] = []
+    cpu_ns = 0
     while len(samples_ns) < samples:
-        took, result = _elapsed(evaluate, evals)
+        took, used, result = _elapsed(evaluate, evals)
         if took < min_sample_ns:
-            evals, samples_ns = 2 * evals, []
+            evals, samples_ns, cpu_ns = 2 * evals, [], 0
         else:
             samples_ns.append(took / evals)
-    return Timing(first_ns, evals, samples_ns), result
+            cpu_ns += used
+    return Timing(first_ns, evals, samples_ns, cpu_ns), result
 
 
-def _elapsed(evaluate: Callable[[], Any], evals: int) -> tuple[int, Any]:
+def _elapsed(evaluate: Callable[[], Any], evals: int) -> tuple[int, int, Any]:
+    """Wall and processor time of so many calls, and the last result."""
+    used = time.process_time_ns()
     start = time.perf_counter_ns()
     for _ in range(evals):
         result = evaluate()
-    return time.perf_counter_ns() - start, result
+    took = time.perf_counter_ns() - start
+    return took, time.process_time_ns() - used, result

@@ -10,12 +10,43 @@ import torch
 
 import rosetta_attention
 import rosetta_attention.torch
+from rosetta_attention.errors import Unsupported
+from rosetta_attention.torch.masks import UNMASKED, Mask
 from rosetta_port import Library, serve
 
 
 def fused(*args: Any, **options: Any) -> tuple[torch.Tensor, None]:
     """Output and lse of the rung, which has no lse."""
     return rosetta_attention.torch.sdpa_fused(*args, **options), None
+
+
+def folded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tuple[torch.Tensor, None]:
+    """The same for groups of heads, with a group's queries laid one after another by hand.
+
+    Query heads that share a KV head become more queries of one head, so that no kernel reads K and V once for each
+    of them. Tables and flags of the mask would have to be folded too: with those it is unsupported.
+    """
+    sdpa_fused = rosetta_attention.torch.sdpa_fused
+    if not _folds(q, k, **options):
+        sdpa_fused(q, k, v, **options)  # which refuses what is wrong
+        raise Unsupported("folded")
+    B, Hq, Tq, D = q.shape
+    queries = q.reshape(B, k.shape[1], -1, D)  # (B, Hkv, G Tq, D)
+    output = sdpa_fused(queries, k, v, **options)  # (B, Hkv, G Tq, Dv)
+    return output.reshape(B, Hq, Tq, -1), None
+
+
+def _folds(q: torch.Tensor, k: torch.Tensor, mask: Mask = UNMASKED, **options: Any) -> bool:
+    """Whether there are groups, and neither a table nor a flag."""
+    conditions = (mask.causal or None, mask.keep, mask.window, mask.kv_lengths)
+    return (
+        all(x is None for x in conditions)
+        and all(x is None for name, x in options.items() if name != "scale")
+        and q.ndim == k.ndim == 4
+        and min(q.numel(), k.numel()) > 0
+        and q.shape[1] > k.shape[1]
+        and q.shape[1] % k.shape[1] == 0
+    )
 
 
 def from_numpy(x: np.ndarray) -> torch.Tensor:
@@ -47,7 +78,7 @@ LIBRARY = Library(
     isa=[torch.backends.cpu.get_cpu_capability().lower()],
     from_numpy=from_numpy,
     to_numpy=to_numpy,
-    sdpa_variants={"fused": fused},
+    sdpa_variants={"fused": fused, "folded": folded},
     cache_dtypes={"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16},
     set_threads=set_threads,
 )

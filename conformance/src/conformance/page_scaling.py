@@ -1,0 +1,98 @@
+"""Time against the length, as the page shows it: two panels on logarithmic axes, and the slopes."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .bench_file import BenchReport
+from .bench_scaling import FIT_FROM, Curve, find_curves, show_growth
+from .page_results import colour_of
+from .tally import show_ns
+
+WIDTH, HEIGHT = 420, 280
+LEFT, RIGHT, TOP, BOTTOM = 60, 24, 12, 34  # for the labels of the axes
+LETTERS = {"prefill": "T", "decode": "Tk"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One variant: its name, colour, whether it is the readable one, places on the paper, and how it grows."""
+
+    name: str
+    colour: str
+    first: bool
+    places: list[tuple[float, float]]
+    grows: str
+
+    @property
+    def path(self) -> str:
+        """The points of a polyline."""
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.places)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Prefill or decode; ticks are places and labels, fitted_from the length from which the slopes are taken."""
+
+    what: str
+    letter: str
+    fitted_from: int
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class ScalingView:
+    """The section."""
+
+    bench: BenchReport
+    panels: list[Panel]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def view_scaling(bench: BenchReport) -> ScalingView:
+    """Every curve of the report; a panel without one is left out."""
+    curves = find_curves(bench)
+    chosen = ([curve for curve in curves if curve.what == what] for what in LETTERS)
+    return ScalingView(bench, [_panel(bench, some) for some in chosen if some])
+
+
+def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
+    what = curves[0].what
+    order = {port.name: n for n, port in enumerate(bench.header.ports)}
+    first = {(row.port, row.variant): row.first for row in bench.rows}
+    lengths = sorted({n for curve in curves for n in curve.times})
+    times = [ns for curve in curves for ns in curve.times.values()]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+    across = _axis(math.log(lengths[0]), math.log(lengths[-1]), LEFT, WIDTH - RIGHT)
+    up = _axis(low, max(high, low + 1), HEIGHT - BOTTOM, TOP)
+    return Panel(
+        what=what,
+        letter=LETTERS[what],
+        fitted_from=FIT_FROM[what],
+        x_ticks=[(across(math.log(n)), f"{n:,}") for n in lengths],
+        y_ticks=[(up(power), show_ns(10.0**power)) for power in range(low, max(high, low + 1) + 1)],
+        lines=[
+            Line(
+                f"{curve.port} {curve.variant}",
+                colour_of(curve.port, order.get(curve.port, 0)),
+                first[curve.port, curve.variant],
+                [(across(math.log(n)), up(math.log10(ns))) for n, ns in sorted(curve.times.items())],
+                show_growth(curve, LETTERS[what]),
+            )
+            for curve in curves
+        ],
+    )
+
+
+def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """From a value to a place; the middle where there is but one value."""
+    if high == low:
+        return lambda value: (start + end) / 2
+    return lambda value: start + (value - low) / (high - low) * (end - start)
