@@ -40,12 +40,12 @@ def swiglu(choose: Chooser) -> Draft:
 
 def block(choose: Chooser) -> Draft:
     """Encoder and decoder blocks."""
-    B, T, C = choose.batch(), choose.length(), 2 * choose.integer(1, 3)
+    B, T, C = choose.batch(), choose.short(), 2 * choose.integer(1, 3)
     config = _block_config(choose)
     cross = choose.rarely()
     inputs: Tensors = {"x": choose.plain(B, T, C)}
     if cross:
-        Tk, Cc = choose.length(), choose.width()
+        Tk, Cc = choose.short(), choose.width()
         inputs["context"] = choose.plain(B, Tk, Cc)
         if choose.maybe():
             inputs["context_lengths"] = choose.integers(0, Tk, B)
@@ -60,7 +60,7 @@ def transformer(choose: Chooser) -> Draft:
     """Small stacks."""
     B, T, C, V, layers = (
         choose.batch(),
-        choose.length(),
+        choose.short(),
         2 * choose.integer(1, 3),
         5,
         choose.batch(),

@@ -57,6 +57,10 @@ class Chooser:
             else self.one_of([0, 0, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65])
         )
 
+    def short(self) -> int:
+        """Of a sequence whose bound takes a derivative by each of its elements: a long one would take minutes."""
+        return self.integer(1, 5) if not self.rarely() else self.one_of([0, 7, 8, 9])
+
     def width(self) -> int:
         """Of a head or a channel axis, at least 1."""
         return self.integer(1, 6) if not self.rarely() else self.one_of([7, 8, 9, 16, 17, 33])
