@@ -332,7 +332,7 @@ class TestThePort:
     def test_what_it_claims(self):
         ops = torch_port.LIBRARY.ops()
         assert sorted(ops) == sorted(OPS)
-        assert ops["sdpa"]["variants"] == ["naive", "fused"]
+        assert ops["sdpa"]["variants"] == ["naive", "fused", "folded"]
         assert ops["linear_attention"]["variants"] == ["naive"]
         assert all(claim["dtypes"] == ["f32", "f64", "f16", "bf16"] for claim in ops.values())
 
