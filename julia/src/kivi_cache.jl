@@ -157,10 +157,7 @@ function attend_held(cache::KiviCache{T}, q, mask, bias, scale, softcap) where {
     @nospecialize mask bias scale softcap
     # 5. attend: as in a contiguous cache of these numbers
     k, v = map(x -> convert(Array{compute_type(T),4}, x), restored_heads(cache))  # (D, L, Hkv, B), (Dv, …)
-    held = aligned(cache, mask, size(q, 2))
-    q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
-    k = attended_keys(cache, k, held)  # (D, L, Hkv, B)
-    return attention(q, k, v, held, bias, scale, softcap, nothing, nothing)
+    return attend_restored(cache, k, v, q, mask, bias, scale, softcap)
 end
 
 function restored_heads(cache::KiviCache)

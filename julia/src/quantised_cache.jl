@@ -124,6 +124,11 @@ function attend_held(cache::QuantisedCache{T}, q, mask, bias, scale, softcap) wh
     k, v = map(x -> convert(Array{compute_type(T),4}, x), restored_heads(cache))  # (D, L, Hkv, B), (Dv, …)
 
     # 5. attend: as over a contiguous cache of these
+    return attend_restored(cache, k, v, q, mask, bias, scale, softcap)
+end
+
+function attend_restored(cache, k, v, q, mask, bias, scale, softcap)
+    @nospecialize mask bias scale softcap
     held = aligned(cache, mask, size(q, 2))
     q = turned_queries(q, cache.rope, held)  # (D, Tq, Hq, B)
     k = attended_keys(cache, k, held)  # (D, L, Hkv, B)

@@ -1,8 +1,10 @@
 """Kinds of caches and their steps by hand. With queries of 0 an attend gives the mean of the values that it sees."""
 
+import math
+
 import numpy as np
 import pytest
-from caches import EVICTING, KINDS, append, queries, snapshot
+from caches import DV, EVICTING, KINDS, SIZES, append, queries, snapshot
 from test_kv_cache import column
 
 import rosetta_attention as ra
@@ -200,6 +202,26 @@ def test_a_shift_that_would_disturb_the_order(by, start):
     assert snapshot(cache) == before
 
 
+def _turning(kind: str, k: np.ndarray, options: ra.Rope) -> np.ndarray:
+    """How far keys that were turned three times can be from keys that were turned once, (B, Hkv, T, 1).
+
+    A number is at most N, the length of the longest pair of channels of its token, wherever that is turned to. Rounding
+    moves it by N / 254, a pair by sqrt(2) of that, and turning keeps the length of what it was moved by. So n roundings
+    of both together, which themselves lengthen a pair by as much, move it by E = n sqrt(2) (N + E) / 254. Groups of
+    tokens share the longest N of the row.
+    """
+    exact = KINDS["contiguous"](dtype="float64", rope=options)
+    exact.append(k, np.zeros((*k.shape[:3], DV)))
+    pairs = np.sort(np.abs(exact.read()[0]), axis=-1)[..., -2:]
+    longest = np.linalg.norm(pairs, axis=-1, keepdims=True)  # (B, Hkv, T, 1)
+    if kind == "contiguous":
+        return longest * 1e-12
+    if kind == "kivi":  # an evict of a whole group leaves the codes of the others
+        longest = np.broadcast_to(longest.max(axis=2, keepdims=True), longest.shape)
+    each = (3 + 1) * math.sqrt(2) / 254
+    return longest * (each / (1 - each) + 2.0**-20)  # in float32
+
+
 @pytest.mark.parametrize("kind", ["contiguous", "int8", "kivi"])
 @pytest.mark.parametrize(
     "options",
@@ -220,11 +242,17 @@ def test_shifted_keys_stand_where_they_would_have(kind, options):
     cache.shift(7, 2)
     cache.shift(-9, 3)
     other.append(step.k[:, :, 2:], step.v[:, :, 2:])
-    tolerance = {"contiguous": 1e-12, "int8": 0.1, "kivi": 0.1}[kind]
-    np.testing.assert_allclose(cache.read()[0], other.read()[0], atol=tolerance)
+    moved, fresh = cache.read()[0], other.read()[0]
+    assert np.all(np.abs(moved - fresh) <= _turning(kind, step.k[:, :, 2:], options))
     assert cache.slot_positions().tolist() == other.slot_positions().tolist()
+    held = ra.KVCache(*SIZES, dtype="float64")  # of the keys as they are, which an attend must see
     q = queries(1, 2)
-    np.testing.assert_allclose(cache.attend(q, mask=CAUSAL), other.attend(q, mask=CAUSAL), atol=tolerance)
+    turned = ra.rope(q, options, positions=cache.lengths[:, None] - [2, 1])
+    for each, keys in ((cache, moved), (other, fresh)):
+        held.reset()
+        held.append(keys, each.read()[1])
+        want = held.attend(turned, mask=CAUSAL)
+        np.testing.assert_allclose(each.attend(q, mask=CAUSAL), want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunks", [(3,), (2, 1), (1, 1, 1)])

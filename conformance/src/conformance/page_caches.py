@@ -1,7 +1,7 @@
 """What a cache saves, and what it holds, as the page shows them: a plot, and two tables."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .decode import Decoding
@@ -9,6 +9,7 @@ from .decode_counts import CACHE, WAYS
 from .decode_text import DecodeRow, list_growth, list_rows
 from .kv_bytes import KvBytes
 from .kv_bytes_text import show_token
+from .page_axes import axis, decades, polyline
 from .page_results import colour_of
 
 WIDTH, HEIGHT, GAP = 176, 210, 14  # of a panel, and what is between two
@@ -25,7 +26,7 @@ class Curve:
     @property
     def path(self) -> str:
         """The points of a polyline."""
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.places)
+        return polyline(self.places)
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,10 @@ def _plot(found: Decoding, ports: Sequence[tuple[str, str]]) -> Plot | None:
     times = [point.seconds * 1e3 for point in found.points]
     if not times:
         return None
-    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+    powers = decades(times)
     floor = TOP + HEIGHT
-    across = _axis(math.log(lengths[0]), math.log(lengths[-1]), 12, WIDTH - 12)
-    up = _axis(low, max(high, low + 1), floor, TOP)
+    across = axis(math.log(lengths[0]), math.log(lengths[-1]), 12, WIDTH - 12)
+    up = axis(powers[0], powers[-1], floor, TOP)
     panels = []
     for n, (port, colour) in enumerate(ports):
         left = LEFT + n * (WIDTH + GAP)
@@ -131,16 +132,9 @@ def _plot(found: Decoding, ports: Sequence[tuple[str, str]]) -> Plot | None:
         top=TOP,
         bottom=floor,
         x_ticks=[(across(math.log(t)), f"{t:,}") for t in lengths],
-        y_ticks=[(up(power), _show_decade(power)) for power in range(low, max(high, low + 1) + 1)],
+        y_ticks=[(up(power), _show_decade(power)) for power in powers],
         panels=panels,
     )
-
-
-def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """From a value to a place; the middle where there is but one value."""
-    if high == low:
-        return lambda value: (start + end) / 2
-    return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def _show_decade(power: int) -> str:

@@ -1,11 +1,12 @@
 """Time against the length, as the page shows it: two panels on logarithmic axes, and the slopes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bench_file import BenchReport
 from .bench_scaling import FIT_FROM, Curve, find_curves, show_growth
+from .page_axes import axis, decades, polyline
 from .page_results import colour_of
 from .tally import show_ns
 
@@ -27,7 +28,7 @@ class Line:
     @property
     def path(self) -> str:
         """The points of a polyline."""
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.places)
+        return polyline(self.places)
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
     first = {(row.port, row.variant): row.first for row in bench.rows}
     lengths = sorted({n for curve in curves for n in curve.times})
     times = [ns for curve in curves for ns in curve.times.values()]
-    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    across = _axis(math.log(lengths[0]), math.log(lengths[-1]), LEFT, WIDTH - RIGHT)
-    up = _axis(low, max(high, low + 1), HEIGHT - BOTTOM, TOP)
+    powers = decades(times)
+    across = axis(math.log(lengths[0]), math.log(lengths[-1]), LEFT, WIDTH - RIGHT)
+    up = axis(powers[0], powers[-1], HEIGHT - BOTTOM, TOP)
     return Panel(
         what=what,
         letter=LETTERS[what],
         fitted_from=FIT_FROM[what],
         x_ticks=[(across(math.log(n)), f"{n:,}") for n in lengths],
-        y_ticks=[(up(power), show_ns(10.0**power)) for power in range(low, max(high, low + 1) + 1)],
+        y_ticks=[(up(power), show_ns(10.0**power)) for power in powers],
         lines=[
             Line(
                 f"{curve.port} {curve.variant}",
@@ -89,10 +90,3 @@ def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
             for curve in curves
         ],
     )
-
-
-def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """From a value to a place; the middle where there is but one value."""
-    if high == low:
-        return lambda value: (start + end) / 2
-    return lambda value: start + (value - low) / (high - low) * (end - start)

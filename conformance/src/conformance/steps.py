@@ -97,7 +97,6 @@ TORCH = (
     "merge",
     "mha",
     "kv_cache",
-    "page_pool",
     "paged_cache",
     "rope",
     "rope_scaling",

@@ -61,7 +61,7 @@ class EvictingCache(SlotCache, KeyValueCache):
     def keep_chosen(self, policy: Policy, budgets: Sequence[Any]) -> None:
         """`evict_by` of what is checked already, with a budget for each row."""
         scores = slot_scores(policy, self)  # (B, L)
-        recent, pool = getattr(policy, "recent", 0), getattr(policy, "pool", 1)
+        recent, pool = policy.recent, policy.pool
         kept = np.zeros(scores.shape, np.bool_)  # (B, L)
         for b, n in enumerate(self._slots.lengths):
             kept[b, :n] = slots_that_stay(scores[b, :n], budgets[b], policy.sinks, recent, pool)

@@ -19,7 +19,7 @@ L2 norm based strategy for KV cache compression", 2024, section 3 (KeyNorm).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Window:
 
     budget: int | Sequence[int]
     sinks: int = 0
+    recent: ClassVar[int] = 0
+    pool: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class HeavyHitters:
     budget: int | Sequence[int]
     sinks: int = 0
     recent: int = 0
+    pool: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,7 @@ class KeyNorm:
     budget: int | Sequence[int]
     sinks: int = 0
     recent: int = 0
+    pool: ClassVar[int] = 1
 
 
 Policy = Window | HeavyHitters | SnapKV | KeyNorm

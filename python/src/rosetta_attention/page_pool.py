@@ -14,9 +14,8 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-import numpy.typing as npt
 
-from .arrays import Array, IntArray, zeros
+from .arrays import IntArray, zeros
 from .checks import check_numbers, check_sizes
 
 
@@ -43,24 +42,32 @@ class PagePool:
         head_dim: int,
         value_dim: int | None = None,
         *,
-        dtype: npt.DTypeLike = np.float32,
+        dtype: Any = np.float32,
     ) -> None:
         self.num_pages, self.page_size = num_pages, page_size
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.dtype: Any = self._type(dtype)
         check_sizes("page_pool", self, num_pages=0, page_size=1, num_kv_heads=1, head_dim=1, value_dim=0)
         check_numbers(
             "page_pool", "num_pages", num_pages, page_size, num_kv_heads, max(head_dim, self.value_dim)
         )
-        self.k: Array = zeros((num_pages, num_kv_heads, page_size, head_dim), dtype)  # (pages, Hkv, S, D)
-        self.v: Array = zeros((num_pages, num_kv_heads, page_size, self.value_dim), dtype)
+        self.k: Any = self._memory(head_dim)  # (pages, Hkv, S, D)
+        self.v: Any = self._memory(self.value_dim)  # (pages, Hkv, S, Dv)
         self.references: IntArray = zeros((num_pages,), np.int64)
         self._free = list(range(num_pages))[::-1]  # the last one is taken next
         # Pages that can be shared, numbered in the order that they became so.
         self._known: dict[int, int] = {}
         self._last = 0
         self._rows: WeakSet[Row] = WeakSet()
+
+    def _type(self, dtype: Any) -> Any:
+        """Of the library whose arrays the pages are."""
+        return np.dtype(dtype)
+
+    def _memory(self, channels: int) -> Any:
+        """(pages, Hkv, S, channels)."""
+        return zeros((self.num_pages, self.num_kv_heads, self.page_size, channels), self.dtype)
 
     @property
     def num_free(self) -> int:
@@ -75,7 +82,7 @@ class PagePool:
     @property
     def num_bytes(self) -> int:
         """Of all pages in use."""
-        slot = self.num_kv_heads * (self.head_dim + self.value_dim) * self.dtype.itemsize
+        slot: int = self.num_kv_heads * (self.head_dim + self.value_dim) * self.dtype.itemsize
         return self.counts[0] * self.page_size * slot
 
     def new_row(self) -> Row:

@@ -36,7 +36,7 @@ def error(run: Run, weights: Sequence[Array], heads: int) -> tuple[float, float]
     for n, output in run.outputs.items():
         exact, bound = last_output(run.text[0, :n], weights, heads)
         pairs += zip(np.abs(output[0, 0] - exact).tolist(), bound.tolist(), strict=True)
-    return max(pairs, key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0] / pair[1])
+    return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[0] <= pair[1] else math.inf)  # NaN is beyond
 
 
 def last_output(text: Array, weights: Sequence[Array], heads: int) -> tuple[Array, Array]:

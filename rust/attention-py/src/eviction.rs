@@ -56,8 +56,9 @@ impl PolicyArguments {
         match (self.class.as_str(), q) {
             ("Window", _) => Policy::Window { budget, sinks },
             ("HeavyHitters", _) => Policy::HeavyHitters { budget, sinks, recent },
-            (_, Some(q)) => Policy::SnapKv { budget, sinks, recent, q, scale, pool },
-            _ => Policy::KeyNorm { budget, sinks, recent },
+            ("SnapKV", Some(q)) => Policy::SnapKv { budget, sinks, recent, q, scale, pool },
+            ("KeyNorm", _) => Policy::KeyNorm { budget, sinks, recent },
+            (class, _) => unreachable!("{class}: the package lets no other class, and q, through"),
         }
     }
 }

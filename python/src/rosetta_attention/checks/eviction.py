@@ -19,7 +19,7 @@ def check_tracked(name: str, track: bool) -> None:
 def check_policy(name: str, policy: Any, heads: int | None) -> None:
     """The numbers of a policy. heads: how many budgets a list of them has; None = there is one for all heads."""
     call = Call(name)
-    budget, sinks, recent = policy.budget, policy.sinks, getattr(policy, "recent", 0)
+    budget, sinks, recent = policy.budget, policy.sinks, policy.recent
     call.integer("sinks", sinks, 0)
     call.integer("recent", recent, 0)
     several = isinstance(budget, Sequence) and not isinstance(budget, str)
@@ -32,6 +32,6 @@ def check_policy(name: str, policy: Any, heads: int | None) -> None:
         call.config(
             slots == 0 or protected <= slots, "budget", f"0, or sinks + recent = {protected} or more", slots
         )
-    pool = getattr(policy, "pool", 1)
+    pool = policy.pool
     call.integer("pool", pool, 1)
     call.config(pool % 2 == 1, "pool", "an odd integer", pool)

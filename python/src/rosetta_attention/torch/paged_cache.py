@@ -105,7 +105,7 @@ class PagedCache(KeyValueCache):
         growing = [(row, n) for row, n in zip(self._rows, counts, strict=True) if n > 0]
         new = sum(_pages(row.length + n, S) - len(row.pages) for row, n in growing)
         writers = Counter(row.pages[-1] for row, _ in growing if row.length % S)
-        return new + sum(min(n, self.pool.references[page] - 1) for page, n in writers.items())
+        return new + sum(min(n, int(self.pool.references[page]) - 1) for page, n in writers.items())
 
     def _commit(self, entry: Entry) -> None:
         pool, S = self.pool, self.pool.page_size
