@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .arrays import IntArray, zeros
 from .checks import check_numbers, check_sizes
@@ -42,7 +43,7 @@ class PagePool:
         head_dim: int,
         value_dim: int | None = None,
         *,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         self.num_pages, self.page_size = num_pages, page_size
         self.num_kv_heads, self.head_dim = num_kv_heads, head_dim
@@ -61,7 +62,7 @@ class PagePool:
         self._last = 0
         self._rows: WeakSet[Row] = WeakSet()
 
-    def _type(self, dtype: Any) -> Any:
+    def _type(self, dtype: DTypeLike) -> Any:
         """Of the library whose arrays the pages are."""
         return np.dtype(dtype)
 

@@ -3,6 +3,8 @@
 Letters: Hkv key/value heads, S slots of a page, D and Dv head sizes.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,9 +32,11 @@ class PagePool(page_pool.PagePool):
         device: torch.device | str | None = None,
     ) -> None:
         self._device = device
-        super().__init__(num_pages, page_size, num_kv_heads, head_dim, value_dim, dtype=dtype)
+        handed_on: Any = dtype  # unread, to `_type`
+        super().__init__(num_pages, page_size, num_kv_heads, head_dim, value_dim, dtype=handed_on)
 
-    def _type(self, dtype: torch.dtype) -> torch.dtype:
+    def _type(self, dtype: Any) -> torch.dtype:
+        assert isinstance(dtype, torch.dtype)
         return dtype
 
     def _memory(self, channels: int) -> Tensor:
