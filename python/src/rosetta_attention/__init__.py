@@ -7,6 +7,7 @@ bfloat16 (of ml_dtypes), float32 and float64.
 from . import eviction
 from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
 from .block import Block, Norm
+from .blocked import blocked
 from .cache import AttendOptions, Cache, Stats
 from .cache_file import load, save
 from .cache_write import cache_write
@@ -126,6 +127,7 @@ __all__ = [
     "alibi",
     "alibi_slopes",
     "alibi_steps",
+    "blocked",
     "cache_write",
     "cast",
     "dropout",

@@ -14,6 +14,7 @@ LIBRARY = Library(
     runtime=f"CPython {platform.python_version()}, NumPy {np.__version__}",
     api=rosetta_attention,
     version=rosetta_attention.__version__,
+    sdpa_variants={"blocked": rosetta_attention.blocked},
     cache_dtypes={"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
 )
 

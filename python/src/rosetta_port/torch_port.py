@@ -1,4 +1,8 @@
-"""The port `torch`: `python -m rosetta_port.torch_port`."""
+"""The port `torch`: `python -m rosetta_port.torch_port`.
+
+With ROSETTA_TORCH_COMPILED=1 in its environment, and a C++ compiler on the machine, it has the variant `compiled`
+too. Without them that is `unsupported`, `variant.compiled`: each kind of call takes 10 seconds or more to compile.
+"""
 
 import os
 import platform
@@ -11,6 +15,7 @@ import torch
 import rosetta_attention
 import rosetta_attention.torch
 from rosetta_attention.errors import Unsupported
+from rosetta_attention.torch.compiled import can_compile
 from rosetta_attention.torch.masks import UNMASKED, Mask
 from rosetta_port import Library, serve
 
@@ -49,6 +54,14 @@ def _folds(q: torch.Tensor, k: torch.Tensor, mask: Mask = UNMASKED, **options: A
     )
 
 
+def bench_variants() -> dict[str, Any]:
+    """The rungs that are not in every run."""
+    if os.environ.get("ROSETTA_TORCH_COMPILED") != "1" or not can_compile():
+        return {}
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else a pool of processes outlives `stop`
+    return {"compiled": rosetta_attention.torch.sdpa_compiled}
+
+
 def from_numpy(x: np.ndarray) -> torch.Tensor:
     """The same memory; bf16, which NumPy has from ml_dtypes and torch does not know there, by its bits."""
     if x.dtype == ml_dtypes.bfloat16:
@@ -78,10 +91,12 @@ LIBRARY = Library(
     isa=[torch.backends.cpu.get_cpu_capability().lower()],
     from_numpy=from_numpy,
     to_numpy=to_numpy,
-    sdpa_variants={"fused": fused, "folded": folded},
+    sdpa_variants={"fused": fused, "folded": folded, **bench_variants()},
     cache_dtypes={"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16},
     set_threads=set_threads,
 )
 
 if __name__ == "__main__":
     serve(LIBRARY)
+    if "compiled" in LIBRARY.sdpa_variants:
+        os._exit(0)  # taking the compiler down takes longer than a driver waits

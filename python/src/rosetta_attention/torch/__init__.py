@@ -15,6 +15,7 @@ from ..errors import (
 )
 from .block import Block, Norm
 from .cache import Stats
+from .compiled import sdpa_compiled
 from .feed_forward import FeedForward
 from .fused import sdpa_fused
 from .gated_linear import GatedSteps, gated_linear
@@ -80,6 +81,7 @@ __all__ = [
     "scoring",
     "scoring_steps",
     "sdpa",
+    "sdpa_compiled",
     "sdpa_fused",
     "sdpa_steps",
     "softmax",
