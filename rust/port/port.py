@@ -1,12 +1,28 @@
 """The port `rust`: `python rust/port/port.py`, where the extension module is installed."""
 
 import platform
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import rosetta_attention_rs
 from rosetta_port import Library, serve
+
+granted = 1  # threads, by the last `start`
+
+
+def set_threads(threads: int) -> int:
+    """Of the rung that shares its work; everything else runs on one."""
+    global granted
+    granted = threads
+    return granted
+
+
+def on_granted_threads(*arrays: Any, **options: Any) -> rosetta_attention_rs.OutputLse:
+    """`sdpa_threads` on as many as there are."""
+    return rosetta_attention_rs.sdpa_threads(*arrays, threads=granted, **options)
+
 
 LIBRARY = Library(
     name="rust",
@@ -15,8 +31,14 @@ LIBRARY = Library(
     api=rosetta_attention_rs,
     version=rosetta_attention_rs.__version__,
     isa=rosetta_attention_rs.simd_tiers(),
-    sdpa_variants={"simd": rosetta_attention_rs.sdpa_simd},
+    sdpa_variants={
+        "blocked": rosetta_attention_rs.blocked,
+        "simd": rosetta_attention_rs.sdpa_simd,
+        "threads": on_granted_threads,
+    },
+    varlen_variants={"simd": rosetta_attention_rs.varlen_simd},
     cache_dtypes={"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16},
+    set_threads=set_threads,
 )
 
 if __name__ == "__main__":

@@ -148,8 +148,8 @@ CLAIMS = {
 }
 
 
-def claims(api: Any, dtypes: list[str], sdpa_variants: list[str]) -> dict[str, dict[str, list[str]]]:
-    """The field `ops` of the answer to `start`. sdpa_variants: those that no name in the api stands for."""
+def claims(api: Any, dtypes: list[str], variants: Mapping[str, list[str]]) -> dict[str, dict[str, list[str]]]:
+    """The field `ops` of the answer to `start`. variants: by op, those that no name in the api stands for."""
     found = {}
     for op, claim in CLAIMS.items():
         if not _has(api, claim.needs):
@@ -157,7 +157,7 @@ def claims(api: Any, dtypes: list[str], sdpa_variants: list[str]) -> dict[str, d
         complete = [variant for variant, name in claim.complete.items() if _has(api, name)]
         more = [feature for name, features in claim.more.items() if _has(api, name) for feature in features]
         found[op] = {
-            "variants": ["naive", *complete, *(sdpa_variants if op == "sdpa" else [])],
+            "variants": ["naive", *complete, *variants.get(op, [])],
             "dtypes": dtypes,
             "features": [*claim.features, *more],
         }

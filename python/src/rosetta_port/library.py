@@ -22,6 +22,7 @@ class Library:
     from_numpy, to_numpy: for the library's arrays. The arrays given to from_numpy are not used elsewhere.
     sdpa_variants: rungs of the library's own beside those of the api; each takes the arguments of `sdpa` and
         returns (output, lse), where lse may be None for a rung that does not compute it.
+    varlen_variants: the same for `varlen`.
     cache_dtypes: what KVCache takes as `dtype`, by the protocol's names: the float types of all ops.
     set_threads: takes the number wanted, returns the number in force.
     """
@@ -35,6 +36,7 @@ class Library:
     from_numpy: Callable[[np.ndarray], Any] = _identity
     to_numpy: Callable[[Any], np.ndarray] = np.asarray
     sdpa_variants: dict[str, Callable[..., tuple[Any, Any]]] = field(default_factory=dict)
+    varlen_variants: dict[str, Callable[..., tuple[Any, Any]]] = field(default_factory=dict)
     cache_dtypes: dict[str, Any] = field(default_factory=lambda: {"f32": np.float32, "f64": np.float64})
     set_threads: Callable[[int], int] = lambda threads: 1
 
@@ -44,4 +46,5 @@ class Library:
 
     def ops(self) -> dict[str, dict[str, list[str]]]:
         """The claims of the answer to `start`."""
-        return claims(self.api, list(self.cache_dtypes), list(self.sdpa_variants))
+        variants = {"sdpa": list(self.sdpa_variants), "varlen": list(self.varlen_variants)}
+        return claims(self.api, list(self.cache_dtypes), variants)

@@ -3,7 +3,7 @@
 use ndarray::{Ix1, Ix2, Ix3};
 use pyo3::prelude::*;
 use rosetta_attention::AttentionError::InvalidConfig;
-use rosetta_attention::{self as core, Scoring, Stored, Tiles, Varlen};
+use rosetta_attention::{self as core, Scoring, Stored, Tier, Tiles, Varlen};
 
 use crate::arguments::{
     Options, Start, flag, optional_number, optional_start, optional_window, size,
@@ -13,10 +13,25 @@ use crate::arrays::{
     optional_wide_view, view, wide, wide_view, with_float,
 };
 use crate::errors::{refuse, released};
-use crate::sdpa::attend;
+use crate::sdpa::{attend, tier_of};
 
 /// output, lse
 type OutputLse<'py> = (Object<'py>, Object<'py>);
+
+/// (q, k, v, (mask, bias, scale, softcap, sinks, dropout)) -> output, lse
+#[pyfunction]
+pub fn blocked<'py>(
+    q: &Object<'py>,
+    k: &Object<'py>,
+    v: &Object<'py>,
+    options: Options<'py>,
+) -> PyResult<OutputLse<'py>> {
+    let (py, name) = (q.py(), "blocked");
+    with_float!(float_kind(name, "q", q)?, S => {
+        let (output, lse) = attend::<S, _>(name, q, k, v, &options, core::blocked)?;
+        Ok((give_narrow::<S, _>(py, output), give(py, lse)))
+    })
+}
 
 /// (q, k, v, (mask, bias, scale, softcap, sinks, dropout), block_q, block_k) -> output, lse
 #[pyfunction]
@@ -95,6 +110,32 @@ pub fn varlen<'py>(
     bounds: Bounds<'py>,
     options: VarlenOptions<'py>,
 ) -> PyResult<OutputLse<'py>> {
+    varlen_rung(q, k, v, bounds, options, None)
+}
+
+/// (q, k, v, (cu_seqlens_q, cu_seqlens_k), (causal, q_offset, window, scale, softcap), tier) -> output, lse
+#[pyfunction]
+pub fn varlen_simd<'py>(
+    q: &Object<'py>,
+    k: &Object<'py>,
+    v: &Object<'py>,
+    bounds: Bounds<'py>,
+    options: VarlenOptions<'py>,
+    tier: Option<&str>,
+) -> PyResult<OutputLse<'py>> {
+    let tier = tier_of(q.py(), tier)?;
+    varlen_rung(q, k, v, bounds, options, Some(tier))
+}
+
+/// The readable rung, or the vectorised one and its tier.
+fn varlen_rung<'py>(
+    q: &Object<'py>,
+    k: &Object<'py>,
+    v: &Object<'py>,
+    bounds: Bounds<'py>,
+    options: VarlenOptions<'py>,
+    simd: Option<Option<Tier>>,
+) -> PyResult<OutputLse<'py>> {
     let (py, name) = (q.py(), "varlen");
     let (causal, q_offset, window, scale, softcap) = options;
     with_float!(float_kind(name, "q", q)?, S => {
@@ -116,7 +157,10 @@ pub fn varlen<'py>(
             scale: optional_number(name, "scale", &scale)?,
             softcap: optional_number(name, "softcap", &softcap)?,
         };
-        let (output, lse) = released(py, || core::varlen(&q, &k, &v, &cu_q, &cu_k, &options))?;
+        let (output, lse) = released(py, || match simd {
+            None => core::varlen(&q, &k, &v, &cu_q, &cu_k, &options),
+            Some(tier) => core::varlen_simd(&q, &k, &v, &cu_q, &cu_k, &options, tier),
+        })?;
         Ok((give_narrow::<S, _>(py, output), give(py, lse)))
     })
 }

@@ -38,11 +38,14 @@ fn _rust(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sdpa::sdpa, module)?)?;
     module.add_function(wrap_pyfunction!(sdpa::sdpa_steps, module)?)?;
     module.add_function(wrap_pyfunction!(sdpa::sdpa_simd, module)?)?;
+    module.add_function(wrap_pyfunction!(sdpa::sdpa_threads, module)?)?;
     module.add_function(wrap_pyfunction!(sdpa::simd_tiers, module)?)?;
+    module.add_function(wrap_pyfunction!(family::blocked, module)?)?;
     module.add_function(wrap_pyfunction!(family::flash, module)?)?;
     module.add_function(wrap_pyfunction!(family::split_kv, module)?)?;
     module.add_function(wrap_pyfunction!(family::merge, module)?)?;
     module.add_function(wrap_pyfunction!(family::varlen, module)?)?;
+    module.add_function(wrap_pyfunction!(family::varlen_simd, module)?)?;
     module.add_function(wrap_pyfunction!(family::scoring, module)?)?;
     module.add_function(wrap_pyfunction!(mha::mha, module)?)?;
     module.add_function(wrap_pyfunction!(mha::unpack, module)?)?;

@@ -1,10 +1,10 @@
-//! sdpa in the readable rung and in the vectorised one. All arguments are positional; defaults are the Python package's.
+//! sdpa in the readable rung and in the vectorised ones. All arguments are positional; defaults are the Python package's.
 
 use ndarray::ArrayRef4;
 use pyo3::prelude::*;
 use rosetta_attention::{self as core, Sdpa, Steps, Tier};
 
-use crate::arguments::{Arguments, Options};
+use crate::arguments::{Arguments, Options, size};
 use crate::arrays::{Floating, Object, array, float_kind, give, give_narrow, wide_4, with_float};
 use crate::errors::{exception, released};
 
@@ -50,14 +50,39 @@ pub fn sdpa_simd<'py>(
     tier: Option<&str>,
 ) -> PyResult<(Object<'py>, Object<'py>)> {
     let py = q.py();
-    let tier: Option<Tier> =
-        tier.map(|name| name.parse().map_err(|error| exception(py, &error))).transpose()?;
+    let tier = tier_of(py, tier)?;
     with_float!(float_kind("sdpa", "q", q)?, S => {
         let (output, lse) = attend::<S, _>("sdpa", q, k, v, &options, |q, k, v, options| {
             core::sdpa_simd(q, k, v, options, tier)
         })?;
         Ok((give_narrow::<S, _>(py, output), give(py, lse)))
     })
+}
+
+/// (q, k, v, (mask, bias, scale, softcap, sinks, dropout), tier, threads) -> output, lse
+#[pyfunction]
+pub fn sdpa_threads<'py>(
+    q: &Object<'py>,
+    k: &Object<'py>,
+    v: &Object<'py>,
+    options: Options<'py>,
+    tier: Option<&str>,
+    threads: &Object<'py>,
+) -> PyResult<(Object<'py>, Object<'py>)> {
+    let py = q.py();
+    let tier = tier_of(py, tier)?;
+    let threads = size("sdpa", "threads", threads, 1)?;
+    with_float!(float_kind("sdpa", "q", q)?, S => {
+        let (output, lse) = attend::<S, _>("sdpa", q, k, v, &options, |q, k, v, options| {
+            core::sdpa_threads(q, k, v, options, tier, threads)
+        })?;
+        Ok((give_narrow::<S, _>(py, output), give(py, lse)))
+    })
+}
+
+/// The tier of a name.
+pub fn tier_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Tier>> {
+    name.map(|name| name.parse().map_err(|error| exception(py, &error))).transpose()
 }
 
 /// The tiers of `sdpa_simd` that this machine has, the widest first.

@@ -16,7 +16,9 @@ REFERENCE = Path(__file__).parents[3] / "python/src"
 RNG = np.random.default_rng(3)
 RUNGS = {
     "naive": ra.sdpa,
+    "blocked": lambda *a, **o: ra.blocked(*a, **o).output,
     **{tier: lambda *a, tier=tier, **o: ra.sdpa_simd(*a, tier=tier, **o).output for tier in ra.simd_tiers()},
+    "threads": lambda *a, **o: ra.sdpa_threads(*a, threads=2, **o).output,
 }
 
 
@@ -161,9 +163,10 @@ def call(**changes):
     q, k, v = (arguments.pop(name) for name in "qkv")
     with pytest.raises(ra.AttentionError) as naive:
         ra.sdpa(q, k, v, **arguments)
-    with pytest.raises(ra.AttentionError) as simd:
-        ra.sdpa_simd(q, k, v, **arguments)
-    assert str(naive.value) == str(simd.value)
+    for rung in (ra.sdpa_simd, ra.sdpa_threads, ra.blocked):
+        with pytest.raises(ra.AttentionError) as fast:
+            rung(q, k, v, **arguments)
+        assert re.sub("^blocked", "sdpa", str(fast.value)) == str(naive.value)
     assert re.fullmatch(r"sdpa: \w+: expected .+, got .+", str(naive.value))
     return naive.value.code
 
@@ -359,6 +362,17 @@ def test_bad_cache_configs(code, arguments, options):
 
 
 # Threads
+
+
+def test_more_threads_give_the_bits_of_one():
+    q, k, v = (RNG.standard_normal((1, heads, 300, 40)) for heads in (4, 2, 2))
+    want = ra.sdpa_simd(q, k, v, mask=ra.Mask(causal=True))
+    for threads in (1, 2, np.int64(3)):
+        found = ra.sdpa_threads(q, k, v, mask=ra.Mask(causal=True), threads=threads)
+        assert all(np.array_equal(x, y) for x, y in zip(found, want, strict=True))
+    for bad in (0, -1, 2.0, True, None):
+        with pytest.raises(ra.InvalidConfig, match="sdpa: threads: expected an integer >= 1, got"):
+            ra.sdpa_threads(q, k, v, threads=bad)
 
 
 def test_eight_threads_get_the_bits_of_one(rung, qkv):

@@ -14,6 +14,10 @@ def test_tiers():
     q = np.zeros((1, 1, 1, 1))
     with pytest.raises(ra.InvalidConfig, match="sdpa: tier: expected avx512, avx2 or portable, got sse9"):
         ra.sdpa_simd(q, q, q, tier="sse9")
+    x, cu = np.zeros((1, 1, 1)), np.array([0, 1])
+    with pytest.raises(ra.InvalidConfig, match="expected avx512, avx2 or portable, got sse9"):
+        ra.varlen_simd(x, x, x, cu, cu, tier="sse9")
+    assert ra.varlen_simd(x, x, x, cu, cu, tier="portable").output.shape == (1, 1, 1)
     assert ra.simd_tiers()[-1] == "portable"
     error = ra.Unsupported("tier.avx512")
     assert (error.code, error.feature) == ("unsupported", "tier.avx512")

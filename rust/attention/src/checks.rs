@@ -24,7 +24,9 @@ use crate::errors::{AttentionError, Fault, Result};
 use crate::masks::{Mask, Offset};
 use crate::sdpa::Sdpa;
 
-pub(crate) use attention::{check_merge, check_scoring, check_splits, check_tiles, check_varlen};
+pub(crate) use attention::{
+    check_merge, check_scoring, check_splits, check_threads, check_tiles, check_varlen,
+};
 pub(crate) use cache_file::{
     check_described, check_file, check_file_rows, check_tensor, check_whole_rows,
 };

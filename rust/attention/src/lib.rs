@@ -4,7 +4,7 @@
 //! modules of their own.
 //!
 //! - Attention: [`softmax`](mod@softmax), [`masks`], [`sdpa`](mod@sdpa) and its other rungs
-//!   [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
+//!   [`blocked`](mod@blocked), [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
 //!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`].
 //! - Caches: the trait [`cache::Cache`], and its kinds [`kv_cache`], [`rotating_cache`], [`paged_cache`] with its
 //!   [`page_pool`], [`quantised_cache`] and [`kivi_cache`] on [`quantise`](mod@quantise), [`per_head_cache`],
@@ -38,6 +38,7 @@
 pub mod alibi;
 mod allocation;
 pub mod block;
+pub mod blocked;
 pub mod cache;
 pub mod cache_content;
 pub mod cache_file;
@@ -100,6 +101,7 @@ pub mod varlen;
 
 pub use alibi::{AlibiSteps, alibi, alibi_slopes, alibi_steps};
 pub use block::{Block, BlockOptions, Norm, NormKind};
+pub use blocked::blocked;
 pub use cache::{Append, Cache, Held, Padding, PageCounts, Sizes, Stats};
 pub use cache_file::{load, save};
 pub use cache_rope::RopeAt;
@@ -140,7 +142,7 @@ pub use rotating_cache::RotatingCache;
 pub use rows::Rows;
 pub use scoring::{Scoring, ScoringSteps, scoring, scoring_steps};
 pub use sdpa::{Sdpa, Steps, sdpa, sdpa_steps};
-pub use simd::{Tier, sdpa_simd};
+pub use simd::{Tier, sdpa_simd, sdpa_threads, varlen_simd};
 pub use sinusoidal::{Sinusoidal, SinusoidalSteps, sinusoidal, sinusoidal_steps};
 pub use softmax::{softmax, softmax_lse};
 pub use sparse::{SparseSteps, sparse, sparse_steps};

@@ -12,6 +12,8 @@
 //!
 //! Letters: B batch, Hq query heads, Tq and Tk query and key lengths.
 
+use std::ops::Range;
+
 use ndarray::{Array4, ArrayRef1, ArrayRefD, ArrayView4};
 
 use crate::allocation::Purpose;
@@ -50,6 +52,27 @@ impl Mask<'_> {
     /// Position of query `i` of row `b`. Saturates, so that no offset of a caller can wrap around.
     pub(crate) fn position(&self, b: usize, i: usize) -> i64 {
         self.q_offset.map_or(0, |offset| offset.of_row(b)).saturating_add(i as i64)
+    }
+
+    /// The keys that query `i` of row `b` sees by its position: causal, window and lengths together.
+    pub(crate) fn interval(&self, b: usize, i: usize, tk: usize) -> Range<usize> {
+        let p = self.position(b, i);
+        let (left, right) = self.window.unwrap_or_default();
+        let mut start = 0;
+        let mut end = tk as i64;
+        if self.causal {
+            end = end.min(p.saturating_add(1));
+        }
+        if let Some(left) = left {
+            start = p.saturating_sub(steps(left)).clamp(0, tk as i64);
+        }
+        if let Some(right) = right {
+            end = end.min(p.saturating_add(steps(right)).saturating_add(1));
+        }
+        if let Some(lengths) = self.kv_lengths {
+            end = end.min(lengths[b]);
+        }
+        start as usize..end.max(start) as usize
     }
 }
 

@@ -9,6 +9,8 @@
 //!
 //! Source: the interface of Dao, "FlashAttention-2", 2023, for packed sequences.
 
+use std::ops::Range;
+
 use ndarray::{Array2, Array3, ArrayRef1, ArrayRef3, ArrayView4, Axis, s};
 
 use crate::checks::check_varlen;
@@ -65,8 +67,7 @@ pub fn varlen<T: Float>(
     let mut lse = Array2::zeros((rows, heads)); // (Nq, Hq)
     for sequence in 0..cu_seqlens_q.len() - 1 {
         // 1. slice: the rows of this sequence, heads before positions
-        let bounds = |cu: &ArrayRef1<i64>| cu[sequence] as usize..cu[sequence + 1] as usize;
-        let (own, keys) = (bounds(cu_seqlens_q), bounds(cu_seqlens_k));
+        let (own, keys) = (bounds(cu_seqlens_q, sequence), bounds(cu_seqlens_k, sequence));
         let queries = as_batch(q, &own); // (1, Hq, Tq, D)
         let (k, v) = (as_batch(k, &keys), as_batch(v, &keys)); // (1, Hkv, Tk, D), (1, Hkv, Tk, Dv)
 
@@ -84,8 +85,13 @@ pub fn varlen<T: Float>(
     Ok((output, lse))
 }
 
+/// The rows of a sequence.
+pub(crate) fn bounds(cu_seqlens: &ArrayRef1<i64>, sequence: usize) -> Range<usize> {
+    cu_seqlens[sequence] as usize..cu_seqlens[sequence + 1] as usize
+}
+
 /// Rows of (N, H, n) as a batch of one: (1, H, T, n).
-fn as_batch<'a, T>(x: &'a ArrayRef3<T>, rows: &std::ops::Range<usize>) -> ArrayView4<'a, T> {
+pub(crate) fn as_batch<'a, T>(x: &'a ArrayRef3<T>, rows: &Range<usize>) -> ArrayView4<'a, T> {
     x.slice(s![rows.clone(), .., ..]).permuted_axes([1, 0, 2]).insert_axis(Axis(0))
 }
 

@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{same, signed};
+use common::{same, signed, tiers};
 use half::{bf16, f16};
 use ndarray::{Array1, Array3, Array4, Axis, Ix2, array, s};
 use proptest::prelude::*;
 use rosetta_attention::{
     Dropout, Mask, Offset, OutputLse, Rope, Sdpa, Stored, Tiles, Varlen, alibi_steps, cast,
-    dropout, flash, merge, narrow, relative_bias, rope, sdpa_steps, split_kv, varlen, widen,
+    dropout, flash, merge, narrow, relative_bias, rope, sdpa_simd, sdpa_steps, split_kv, varlen,
+    varlen_simd, widen,
 };
 
 /// (N, H, n) as a batch of one, heads before positions.
@@ -94,16 +95,26 @@ proptest! {
         let q_offset = Some(Offset::PerRow(&offsets));
         let options = Varlen { causal, q_offset, window, ..Varlen::default() };
         let (output, lse) = varlen(&q, &k, &v, &cu_q, &cu_k, &options).unwrap();
+        let fast: Vec<_> = tiers()
+            .map(|tier| (tier, varlen_simd(&q, &k, &v, &cu_q, &cu_k, &options, Some(tier)).unwrap()))
+            .collect();
         for s in 0..lengths.len() {
             let own = cu_q[s] as usize..cu_q[s + 1] as usize;
             let keys = cu_k[s] as usize..cu_k[s + 1] as usize;
             let q_offset = Some(Offset::One(offsets[s]));
             let mask = Mask { causal, window, q_offset, ..Mask::default() };
             let (q, k, v) = (as_batch(&q, own.clone()), as_batch(&k, keys.clone()), as_batch(&v, keys));
-            let alone = sdpa_steps(&q, &k, &v, &Sdpa { mask, ..Sdpa::default() }).unwrap();
+            let options = Sdpa { mask, ..Sdpa::default() };
+            let alone = sdpa_steps(&q, &k, &v, &options).unwrap();
             let rows = alone.output.index_axis(Axis(0), 0).permuted_axes([1, 0, 2]);
             prop_assert!(same(output.slice(s![own.clone(), .., ..]), rows));
-            prop_assert!(same(lse.slice(s![own, ..]), alone.lse.index_axis(Axis(0), 0).t()));
+            prop_assert!(same(lse.slice(s![own.clone(), ..]), alone.lse.index_axis(Axis(0), 0).t()));
+            for (tier, (output, lse)) in &fast {
+                let alone = sdpa_simd(&q, &k, &v, &options, Some(*tier)).unwrap();
+                let rows = alone.0.index_axis(Axis(0), 0).permuted_axes([1, 0, 2]);
+                prop_assert!(same(output.slice(s![own.clone(), .., ..]), rows));
+                prop_assert!(same(lse.slice(s![own.clone(), ..]), alone.1.index_axis(Axis(0), 0).t()));
+            }
         }
     }
 

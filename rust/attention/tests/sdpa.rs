@@ -7,7 +7,9 @@ mod common;
 
 use common::{column, expect, rows, rungs, same, signed, tiers};
 use ndarray::{Array3, Array4, ArrayD, array, s};
-use rosetta_attention::{Mask, Offset, Sdpa, Tier, sdpa, sdpa_simd, sdpa_steps};
+use rosetta_attention::{
+    Mask, Offset, Sdpa, Tier, blocked, sdpa, sdpa_simd, sdpa_steps, sdpa_threads,
+};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -246,6 +248,8 @@ fn any_strides_give_the_same_bits() {
     let none = Sdpa::default();
     let want = sdpa(&copy(&q), &copy(&k), &copy(&v), &none).unwrap();
     assert!(same(&sdpa(&q, &k, &v, &none).unwrap(), &want));
+    let (want, _) = blocked(&copy(&q), &copy(&k), &copy(&v), &none).unwrap();
+    assert!(same(&blocked(&q, &k, &v, &none).unwrap().0, &want));
     for tier in tiers() {
         let (want, _) = sdpa_simd(&copy(&q), &copy(&k), &copy(&v), &none, Some(tier)).unwrap();
         assert!(same(&sdpa_simd(&q, &k, &v, &none, Some(tier)).unwrap().0, &want), "{tier}");
@@ -274,6 +278,8 @@ fn faults() {
     let code = |q: &Array4<f32>, k: &Array4<f32>, v: &Array4<f32>, options: &Sdpa<'_, f32>| {
         let error = sdpa(q, k, v, options).unwrap_err();
         assert_eq!(sdpa_simd(q, k, v, options, None).unwrap_err(), error);
+        assert_eq!(sdpa_threads(q, k, v, options, None, 2).unwrap_err(), error);
+        assert_eq!(blocked(q, k, v, options).unwrap_err().code(), error.code());
         error.code()
     };
     let none = Sdpa::default();

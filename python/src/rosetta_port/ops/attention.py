@@ -76,7 +76,8 @@ def varlen(ask: Ask) -> Plan:
     arrays = ask.due("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
     options = pick(ask.config, causal=boolean, window=window, scale=number, softcap=number)
     offset = q_offset(ask.library, ask.config, ask.tensors)
-    return Plan(PAIR, lambda: ask.api.varlen(*arrays, q_offset=offset, **options))
+    rung = ask.library.varlen_variants.get(ask.variant, ask.api.varlen)
+    return Plan(PAIR, lambda: rung(*arrays, q_offset=offset, **options))
 
 
 OPS = {

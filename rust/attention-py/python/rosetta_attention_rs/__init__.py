@@ -1,14 +1,15 @@
 """The whole family of attention in Rust, on NumPy arrays.
 
-The API is that of `rosetta_attention`, and `sdpa_simd` beside it. Arrays of any strides are taken as they are,
-without a copy; results own their memory. The GIL is released during the work, so Python threads run in parallel;
-an array that another thread changes meanwhile gives a mixture of old and new numbers.
+The API is that of `rosetta_attention`, and `sdpa_simd`, `sdpa_threads` and `varlen_simd` beside it. Arrays of any
+strides are taken as they are, without a copy; results own their memory. The GIL is released during the work, so Python
+threads run in parallel; an array that another thread changes meanwhile gives a mixture of old and new numbers.
 """
 
 from . import eviction
 from ._rust import __rustc__, __version__
 from .alibi import AlibiSteps, alibi, alibi_slopes, alibi_steps
 from .block import Block, Norm
+from .blocked import blocked
 from .cache import AttendOptions, Cache, Stats
 from .cache_file import load, save
 from .cache_write import cache_write
@@ -51,7 +52,7 @@ from .rope import Rope, RopeSteps, rope, rope_steps
 from .rope_scaling import DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, YarnScaling
 from .rotating_cache import RotatingCache
 from .scoring import ScoringSteps, scoring, scoring_steps
-from .sdpa import Steps, sdpa, sdpa_simd, sdpa_steps, simd_tiers
+from .sdpa import Steps, sdpa, sdpa_simd, sdpa_steps, sdpa_threads, simd_tiers
 from .sinusoidal import SinusoidalSteps, sinusoidal, sinusoidal_steps
 from .softmax import SoftmaxSteps, softmax, softmax_lse
 from .sparse import SparseSteps, sparse, sparse_mask, sparse_steps
@@ -60,7 +61,7 @@ from .split_kv import split_kv
 from .structured import StructuredSteps, structured, structured_steps
 from .swiglu import swiglu
 from .transformer import Transformer, TransformerSteps
-from .varlen import varlen
+from .varlen import varlen, varlen_simd
 
 __all__ = [
     "AlibiSteps",
@@ -128,6 +129,7 @@ __all__ = [
     "alibi",
     "alibi_slopes",
     "alibi_steps",
+    "blocked",
     "cache_write",
     "cast",
     "dropout",
@@ -158,6 +160,7 @@ __all__ = [
     "sdpa",
     "sdpa_simd",
     "sdpa_steps",
+    "sdpa_threads",
     "simd_tiers",
     "sinusoidal",
     "sinusoidal_steps",
@@ -171,6 +174,7 @@ __all__ = [
     "structured_steps",
     "swiglu",
     "varlen",
+    "varlen_simd",
     "visible",
     "widen",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "alibi",
     "alibi_slopes",
     "block",
+    "blocked",
     "cache_write",
     "cast",
     "cross_cache",
@@ -60,6 +61,7 @@ __all__ = [
     "sdpa",
     "sdpa_simd",
     "sdpa_steps",
+    "sdpa_threads",
     "simd_tiers",
     "sinusoidal",
     "softmax_lse",
@@ -71,6 +73,7 @@ __all__ = [
     "transformer",
     "unpack",
     "varlen",
+    "varlen_simd",
     "visible",
 ]
 
@@ -79,6 +82,10 @@ __rustc__: str  # the compiler and its version
 
 # mask, bias, scale, softcap, sinks, dropout
 _Options = tuple[Mask, Array | None, float | None, float | None, Array | None, Dropout | None]
+# causal, q_offset, window, scale, softcap
+_VarlenOptions = tuple[
+    bool, int | IntArray | None, tuple[int | None, int | None] | None, float | None, float | None
+]
 # output, weights, lse, scores, capped, biased
 _Steps = tuple[Array, Array, Array, Array, Array, Array]
 
@@ -87,20 +94,26 @@ def visible(mask: Mask, batch: int, num_heads: int, q_len: int, kv_len: int) -> 
 def sdpa(q: Array, k: Array, v: Array, options: _Options) -> Array: ...
 def sdpa_steps(q: Array, k: Array, v: Array, options: _Options) -> _Steps: ...
 def sdpa_simd(q: Array, k: Array, v: Array, options: _Options, tier: str | None) -> tuple[Array, Array]: ...
+def sdpa_threads(
+    q: Array, k: Array, v: Array, options: _Options, tier: str | None, threads: int
+) -> tuple[Array, Array]: ...
 def simd_tiers() -> list[str]: ...
+def blocked(q: Array, k: Array, v: Array, options: _Options) -> tuple[Array, Array]: ...
 def flash(
     q: Array, k: Array, v: Array, options: _Options, block_q: int, block_k: int
 ) -> tuple[Array, Array]: ...
 def split_kv(q: Array, k: Array, v: Array, options: _Options, splits: int) -> tuple[Array, Array]: ...
 def merge(a_output: Array, a_lse: Array, b_output: Array, b_lse: Array) -> tuple[Array, Array]: ...
 def varlen(
+    q: Array, k: Array, v: Array, bounds: tuple[IntArray, IntArray], options: _VarlenOptions
+) -> tuple[Array, Array]: ...
+def varlen_simd(
     q: Array,
     k: Array,
     v: Array,
     bounds: tuple[IntArray, IntArray],
-    options: tuple[
-        bool, int | IntArray | None, tuple[int | None, int | None] | None, float | None, float | None
-    ],
+    options: _VarlenOptions,
+    tier: str | None,
 ) -> tuple[Array, Array]: ...
 def scoring(
     form: str,

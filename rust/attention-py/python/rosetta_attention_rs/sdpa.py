@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the readable rung, and the one with vector instructions."""
+"""Scaled dot-product attention: the readable rung, the one with vector instructions, and that on many threads."""
 
 from typing import NamedTuple
 
@@ -85,6 +85,25 @@ def sdpa_simd(
         the widest of this machine. Raises Unsupported for one that the machine lacks.
     """
     return OutputLse(*_rust.sdpa_simd(q, k, v, (mask, bias, scale, softcap, sinks, dropout), tier))
+
+
+def sdpa_threads(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Mask = UNMASKED,
+    bias: Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    dropout: Dropout | None = None,
+    tier: str | None = None,
+    threads: int = 1,
+) -> OutputLse:
+    """`sdpa_simd` on so many threads, at least 1; the same bits for any number of them."""
+    options = (mask, bias, scale, softcap, sinks, dropout)
+    return OutputLse(*_rust.sdpa_threads(q, k, v, options, tier, threads))
 
 
 def simd_tiers() -> list[str]:

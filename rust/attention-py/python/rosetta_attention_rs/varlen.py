@@ -28,3 +28,22 @@ def varlen(
     """
     options = (causal, q_offset, window, scale, softcap)
     return OutputLse(*_rust.varlen(q, k, v, (cu_seqlens_q, cu_seqlens_k), options))
+
+
+def varlen_simd(
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: IntArray,
+    cu_seqlens_k: IntArray,
+    *,
+    causal: bool = False,
+    q_offset: int | IntArray | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    tier: str | None = None,
+) -> OutputLse:
+    """`varlen` with vector instructions; same arguments and errors. tier: as for sdpa_simd."""
+    options = (causal, q_offset, window, scale, softcap)
+    return OutputLse(*_rust.varlen_simd(q, k, v, (cu_seqlens_q, cu_seqlens_k), options, tier))

@@ -27,6 +27,10 @@ pub(crate) fn check_splits(name: &'static str, splits: usize) -> Result<()> {
     require(splits >= 1, InvalidConfig, name, "splits", "an integer >= 1", splits)
 }
 
+pub(crate) fn check_threads(name: &'static str, threads: usize) -> Result<()> {
+    require(threads >= 1, InvalidConfig, name, "threads", "an integer >= 1", threads)
+}
+
 /// Outputs (…, Dv) of one shape, each with a log-sum-exp (…).
 pub(crate) fn check_merge(
     name: &'static str,

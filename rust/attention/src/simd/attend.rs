@@ -1,12 +1,16 @@
 //! The walk over the tiles, compiled once for each instruction set.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use ndarray::{Array3, Array4, ArrayRef4, s};
 
+use super::few;
 use super::lanes::Lanes;
 use super::tier::Tier;
 use super::tile::{KEY_BLOCK, Layout, Rows, Sizes, Tile, blocks};
 use super::vectors::Vectors;
-use super::{few, kernel};
+use super::wave::{WAVE, Wave, some_tiles};
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -62,13 +66,13 @@ fn avx2<T: Float>(call: &Call<'_, T>, results: &mut Results<T>) {
 
 /// One KV head and the queries of its group, each one block of memory.
 #[derive(Clone, Copy)]
-struct Head<'a, T> {
+pub(super) struct Head<'a, T> {
     /// (G · Tq, D), of all tiles
-    q: &'a [T],
+    pub q: &'a [T],
     /// (Tk, D)
-    k: &'a [T],
+    pub k: &'a [T],
     /// (Tk, Dv)
-    v: &'a [T],
+    pub v: &'a [T],
 }
 
 /// # Safety
@@ -81,92 +85,57 @@ unsafe fn every_tile<V: Lanes>(call: &Call<'_, V::Scalar>, results: &mut Results
     if count == 0 {
         return;
     }
-    let mut tile = Tile::default();
+    let mut wave = Wave::new();
     let output = results.output.as_slice_mut().expect("standard layout"); // (B · Hkv · G · Tq · Dv)
     let lse = results.lse.as_slice_mut().expect("standard layout"); // (B · Hkv · G · Tq)
     for (b, kv) in (0..batch).flat_map(|b| (0..hkv).map(move |kv| (b, kv))) {
-        // A head is one block of memory already, in an array of any capacity; else it is copied.
-        let q = call.q.slice(s![b, kv * group..(kv + 1) * group, .., ..]);
-        let (k, v) = (call.k.slice(s![b, kv, .., ..]), call.v.slice(s![b, kv, .., ..]));
-        let (q, k, v) = (q.as_standard_layout(), k.as_standard_layout(), v.as_standard_layout());
-        let head = Head {
-            q: q.as_slice().expect("standard layout"),
-            k: k.as_slice().expect("standard layout"),
-            v: v.as_slice().expect("standard layout"),
-        };
+        let q = block(call.q, b, kv * group..(kv + 1) * group);
+        let (k, v) = (block(call.k, b, kv..kv + 1), block(call.v, b, kv..kv + 1));
+        let head = Head { q: &q, k: &k, v: &v };
         let lines = (b * hkv + kv) * count; // before this head
         let mut first = 0;
         while first < count {
-            let vectors = (count - first).div_ceil(V::COUNT).min(V::BLOCK);
-            let end = count.min(first + vectors * V::COUNT);
-            let rows = Rows { b, head: kv * group, tq, first, count: end - first };
-            let output = &mut output[(lines + first) * dv..(lines + end) * dv];
+            let left = count - first;
+            let vectors = left.div_ceil(V::COUNT).min(V::BLOCK);
+            let tiles = (left / (vectors * V::COUNT)).clamp(1, WAVE); // whole ones, or the last
+            let size = left.min(tiles * vectors * V::COUNT);
+            let rows = Rows { b, head: kv * group, tq, first, count: size };
+            let output = &mut output[(lines + first) * dv..(lines + first + size) * dv];
+            let lse = &mut lse[lines + first..lines + first + size];
             // SAFETY: the caller vouches for the instruction set.
             unsafe {
                 match vectors {
-                    _ if end - first <= V::COUNT / 2 => {
-                        few_rows::<V>(call, rows, head, &mut tile, output)
+                    _ if size <= V::COUNT / 2 => {
+                        few_rows::<V>(call, rows, head, wave.alone(), output);
+                        wave.alone().finish(output, lse);
                     }
-                    1 => one_tile::<V, 1>(call, rows, head, &mut tile, output),
-                    2 => one_tile::<V, 2>(call, rows, head, &mut tile, output),
-                    _ if V::BLOCK > 2 => one_tile::<V, 4>(call, rows, head, &mut tile, output),
+                    1 => some_tiles::<V, 1>(call, rows, head, &mut wave, output, lse),
+                    2 => some_tiles::<V, 2>(call, rows, head, &mut wave, output, lse),
+                    _ if V::BLOCK > 2 => {
+                        some_tiles::<V, 4>(call, rows, head, &mut wave, output, lse)
+                    }
                     _ => unreachable!("no more than BLOCK registers"),
                 }
             }
-            tile.finish(output, &mut lse[lines + first..lines + end]);
-            first = end;
+            first += size;
         }
     }
 }
 
-/// The weighted sums of one tile of at most M · COUNT rows, into `output` (rows, Dv).
-///
-/// # Safety
-/// The processor has the instruction set of `V`.
-#[inline(always)]
-unsafe fn one_tile<V: Lanes, const M: usize>(
-    call: &Call<'_, V::Scalar>,
-    rows: Rows,
-    head: Head<'_, V::Scalar>,
-    tile: &mut Tile<V::Scalar>,
-    output: &mut [V::Scalar],
-) {
-    let ((_, _, tk, d), dv, width) = (call.k.dim(), call.v.dim().3, M * V::COUNT);
-    let reach = tile.reach(&call.options.mask, rows, tk);
-    let sizes = Sizes { rows: width, queries: d * width, sums: dv * width, turned: 0 };
-    tile.start(call.options.sinks, rows, sizes);
-    // The rows past the last one are zeros.
-    if rows.count < width {
-        tile.queries.fill(kernel::num(0.0));
+/// Some heads of one row of the batch as one block of memory: where they are, if they are one already, as in an array of
+/// any capacity; else copied.
+fn block<T: Float>(all: &ArrayRef4<T>, b: usize, heads: Range<usize>) -> Cow<'_, [T]> {
+    let (_, count, t, n) = all.dim();
+    if let Some(all) = all.as_slice() {
+        // What `slice` finds out too, but it looks longer than a short head takes.
+        let head = |h: usize| (b * count + h) * t * n;
+        return Cow::Borrowed(&all[head(heads.start)..head(heads.end)]);
     }
-    let q = &head.q[rows.first * d..(rows.first + rows.count) * d];
-    // SAFETY: `q` has the rows, `queries` a line of `width` for each channel; the caller vouches for the rest.
-    unsafe { kernel::turn::<V>((rows.count, d), q.as_ptr(), d, tile.queries.as_mut_ptr(), width) };
-    tile.queries.iter_mut().for_each(|x| *x *= call.scale);
-
-    let start = reach.start;
-    for keys in blocks(reach) {
-        tile.room(Layout { key: width, row: 1 }, keys.len() * width);
-        let (k, v) =
-            (&head.k[keys.start * d..keys.end * d], &head.v[keys.start * dv..keys.end * dv]);
-        // SAFETY: `start` and `room` made buffers of these sizes; the caller vouches for the instruction set.
-        unsafe { kernel::scores::<V, M>(&tile.queries, k, d, &mut tile.scores) };
-        tile.alter(call, rows, &keys);
-        let Tile { scores, sums, sinks, top, total, factors, .. } = &mut *tile;
-        // SAFETY: as above.
-        unsafe {
-            let hides = kernel::exponentials::<V, M>(scores, sinks, top, total, factors);
-            if keys.start > start {
-                kernel::rescale::<V, M>(sums, factors);
-            }
-            if dv > 0 {
-                kernel::weighted_sum::<V, M>(scores, v, dv, sums, hides);
-            }
-        }
+    let some = all.slice(s![b, heads, .., ..]);
+    match some.to_slice() {
+        Some(some) => Cow::Borrowed(some),
+        None => Cow::Owned(some.iter().copied().collect()),
     }
-    let (from, to) = (tile.sums.as_ptr(), output.as_mut_ptr());
-    // SAFETY: `sums` has a line of `width` for each channel, `output` one of Dv for each row.
-    unsafe { kernel::turn::<V>((dv, rows.count), from, width, to, dv) };
 }
 
 /// The weighted sums of a few rows, into `output` (rows, Dv).

@@ -1,5 +1,7 @@
 //! Registers of 256 bits. Needs AVX2 and FMA.
 
+#![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
+
 use std::arch::x86_64::*;
 
 use super::exp;
@@ -17,7 +19,7 @@ pub struct F64x4(__m256d);
 macro_rules! avx2 {
     (
         $name:ident, $scalar:ty, $count:literal, $round:expr, $set1:ident, $load:ident, $store:ident,
-        $add:ident, $sub:ident, $mul:ident, $fmadd:ident, $max:ident, $min:ident, $cmp:ident,
+        $add:ident, $sub:ident, $mul:ident, $div:ident, $fmadd:ident, $max:ident, $min:ident, $cmp:ident,
         $blend:ident, $mask:ident, $as_integer:ident, $as_float:ident, $shift_left:ident
     ) => {
         impl Lanes for $name {
@@ -59,6 +61,12 @@ macro_rules! avx2 {
             fn mul(self, other: Self) -> Self {
                 // SAFETY: `self` vouches for AVX2.
                 Self(unsafe { $mul(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn div(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX2.
+                Self(unsafe { $div(self.0, other.0) })
             }
 
             #[inline(always)]
@@ -120,9 +128,14 @@ macro_rules! avx2 {
             ) {
                 // SAFETY: the caller vouches for AVX2, the rows and the columns.
                 unsafe {
-                    let rows = std::array::from_fn(|row| $load(from.add(row * stride)));
-                    for (column, x) in $name::columns(rows).into_iter().enumerate() {
-                        $store(to.add(column * to_stride), x);
+                    // In plain loops: a closure is compiled without the instruction set, and called.
+                    let mut rows = [$load(from); $count];
+                    for row in 1..$count {
+                        rows[row] = $load(from.add(row * stride));
+                    }
+                    let columns = $name::columns(rows);
+                    for column in 0..$count {
+                        $store(to.add(column * to_stride), columns[column]);
                     }
                 }
             }
@@ -156,6 +169,7 @@ avx2!(
     _mm256_add_ps,
     _mm256_sub_ps,
     _mm256_mul_ps,
+    _mm256_div_ps,
     _mm256_fmadd_ps,
     _mm256_max_ps,
     _mm256_min_ps,
@@ -177,6 +191,7 @@ avx2!(
     _mm256_add_pd,
     _mm256_sub_pd,
     _mm256_mul_pd,
+    _mm256_div_pd,
     _mm256_fmadd_pd,
     _mm256_max_pd,
     _mm256_min_pd,

@@ -1,5 +1,7 @@
 //! Registers of 512 bits. Needs AVX-512F alone.
 
+#![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
+
 use std::arch::x86_64::*;
 
 use super::lanes::Lanes;
@@ -16,7 +18,7 @@ pub struct F64x8(__m512d);
 macro_rules! avx512 {
     (
         $name:ident, $scalar:ty, $count:literal, $set1:ident, $load:ident, $store:ident, $add:ident,
-        $sub:ident, $mul:ident, $fmadd:ident, $max:ident, $min:ident, $cmp:ident, $blend:ident,
+        $sub:ident, $mul:ident, $div:ident, $fmadd:ident, $max:ident, $min:ident, $cmp:ident, $blend:ident,
         $as_integer:ident, $cmplt_integer:ident, $scalef:ident
     ) => {
         impl Lanes for $name {
@@ -58,6 +60,12 @@ macro_rules! avx512 {
             fn mul(self, other: Self) -> Self {
                 // SAFETY: `self` vouches for AVX-512F.
                 Self(unsafe { $mul(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn div(self, other: Self) -> Self {
+                // SAFETY: `self` vouches for AVX-512F.
+                Self(unsafe { $div(self.0, other.0) })
             }
 
             #[inline(always)]
@@ -120,9 +128,14 @@ macro_rules! avx512 {
             ) {
                 // SAFETY: the caller vouches for AVX-512F, the rows and the columns.
                 unsafe {
-                    let rows = std::array::from_fn(|row| $load(from.add(row * stride)));
-                    for (column, x) in $name::columns(rows).into_iter().enumerate() {
-                        $store(to.add(column * to_stride), x);
+                    // In plain loops: a closure is compiled without the instruction set, and called.
+                    let mut rows = [$load(from); $count];
+                    for row in 1..$count {
+                        rows[row] = $load(from.add(row * stride));
+                    }
+                    let columns = $name::columns(rows);
+                    for column in 0..$count {
+                        $store(to.add(column * to_stride), columns[column]);
                     }
                 }
             }
@@ -140,6 +153,7 @@ avx512!(
     _mm512_add_ps,
     _mm512_sub_ps,
     _mm512_mul_ps,
+    _mm512_div_ps,
     _mm512_fmadd_ps,
     _mm512_max_ps,
     _mm512_min_ps,
@@ -159,6 +173,7 @@ avx512!(
     _mm512_add_pd,
     _mm512_sub_pd,
     _mm512_mul_pd,
+    _mm512_div_pd,
     _mm512_fmadd_pd,
     _mm512_max_pd,
     _mm512_min_pd,
@@ -220,11 +235,13 @@ impl F64x8 {
         // SAFETY: the caller vouches for AVX-512F.
         unsafe {
             for c in 0..2 {
-                let pair = |g: usize| match c {
-                    0 => _mm512_unpacklo_pd(rows[g], rows[g + 1]),
-                    _ => _mm512_unpackhi_pd(rows[g], rows[g + 1]),
-                }; // rows g and g + 1, quarter l of column 2·l + c
-                let (a, b, d, e) = (pair(0), pair(2), pair(4), pair(6));
+                let mut pairs = [rows[0]; 4]; // rows 2·g and 2·g + 1, quarter l of column 2·l + c
+                for g in 0..4 {
+                    let (x, y) = (rows[2 * g], rows[2 * g + 1]);
+                    pairs[g] =
+                        if c == 0 { _mm512_unpacklo_pd(x, y) } else { _mm512_unpackhi_pd(x, y) };
+                }
+                let [a, b, d, e] = pairs;
                 let (first, last) =
                     (_mm512_shuffle_f64x2::<0x44>(a, b), _mm512_shuffle_f64x2::<0xEE>(a, b));
                 let (first_2, last_2) =

@@ -8,15 +8,20 @@
 
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
-use super::exp::exp;
 use super::lanes::Lanes;
+use super::online::{Block, Extremes};
+pub(super) use super::online::{Step, exponentials};
 use crate::float::Float;
 
 /// Values that are weighed together, few enough to stay in L1 with their weights: 64 rows of 64
 /// f32 and 64 rows of 64 weights are 16 KiB each.
 const VALUE_BLOCK: usize = 64;
 
-/// `scores` (keys, R) = `k` (keys, D) · `queries` (D, R).
+/// Channels in one turn of the loop over them: with 4 keys and f32 as much as is asked for at a time, a line.
+const UNROLL: usize = 4;
+
+/// `scores` (keys, R) = `k` (keys, D) · `queries` (D, R), and the largest and smallest of each row, as by `extremes`.
+/// Asks for as many numbers from `next` on as it reads keys: the values, which are read next.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
@@ -26,7 +31,8 @@ pub(super) unsafe fn scores<V: Lanes, const M: usize>(
     k: &[V::Scalar],
     d: usize,
     scores: &mut [V::Scalar],
-) {
+    next: *const V::Scalar,
+) -> Extremes<V, M> {
     let (width, keys) = (M * V::COUNT, k.len() / d);
     debug_assert!(queries.len() == d * width && scores.len() == keys * width);
     let (q, k, out) = (queries.as_ptr(), k.as_ptr(), scores.as_mut_ptr());
@@ -34,16 +40,19 @@ pub(super) unsafe fn scores<V: Lanes, const M: usize>(
     let whole = keys - keys % step;
     // SAFETY: key j has its d numbers at k + j·d, its scores at out + j·R, and j + step <= keys.
     unsafe {
+        let mut extremes = Extremes::none();
         for j in (0..whole).step_by(step) {
-            let (k, out) = (k.add(j * d), out.add(j * width));
+            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
             match step {
-                8 => score_tile::<V, M, 8>(q, k, d, out),
-                _ => score_tile::<V, M, 4>(q, k, d, out),
+                8 => score_tile::<V, M, 8>(q, k, d, out, &mut extremes, next),
+                _ => score_tile::<V, M, 4>(q, k, d, out, &mut extremes, next),
             }
         }
         for j in whole..keys {
-            score_tile::<V, M, 1>(q, k.add(j * d), d, out.add(j * width));
+            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
+            score_tile::<V, M, 1>(q, k, d, out, &mut extremes, next);
         }
+        extremes
     }
 }
 
@@ -57,141 +66,53 @@ unsafe fn score_tile<V: Lanes, const M: usize, const N: usize>(
     k: *const V::Scalar,
     d: usize,
     out: *mut V::Scalar,
+    extremes: &mut Extremes<V, M>,
+    next: *const V::Scalar,
 ) {
     let width = M * V::COUNT;
     // SAFETY: c < d, m < M and n < N; the caller vouches for the sizes and the instruction set.
     unsafe {
         let mut sums = [[V::splat(num(0.0)); M]; N];
-        for c in 0..d {
-            let mut queries = [V::splat(num(0.0)); M];
-            for m in 0..M {
-                queries[m] = V::load(q.add(c * width + m * V::COUNT));
+        let whole = d - d % UNROLL;
+        for c in (0..whole).step_by(UNROLL) {
+            prefetch(next.wrapping_add(c * N));
+            for c in c..c + UNROLL {
+                score_channel::<V, M, N>(q.add(c * width), k.add(c), d, &mut sums);
             }
-            for n in 0..N {
-                let key = V::splat(*k.add(n * d + c));
-                for m in 0..M {
-                    sums[n][m] = queries[m].mul_add(key, sums[n][m]);
-                }
-            }
+        }
+        for c in whole..d {
+            score_channel::<V, M, N>(q.add(c * width), k.add(c), d, &mut sums);
         }
         for n in 0..N {
             for m in 0..M {
                 sums[n][m].store(out.add(n * width + m * V::COUNT));
+                extremes.see(m, sums[n][m]);
             }
         }
     }
 }
 
-/// Turns scores (keys, R) into exp(score - maximum), the maximum being that of the sink and of all scores so far.
-/// Brings `top` (R), the largest score, and `total` (R), the sum of the exponentials, both without the sink, up to
-/// date, and writes to `factors` (R) what the weighted sums so far must be multiplied by. Returns whether a slot is
-/// hidden.
-///
-/// A hidden slot, -inf, becomes -0. It adds nothing to any sum, and its sign tells it from a visible
-/// slot whose exponential is too small for the type.
+/// One channel of M registers of queries, at `q`, and of N keys, each `d` after the one before.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`, and the slices have these sizes.
+/// The processor has the instruction set of `V`; R numbers at `q`, one at `k` and at every `d` after it, N times.
 #[inline(always)]
-pub(super) unsafe fn exponentials<V: Lanes, const M: usize>(
-    scores: &mut [V::Scalar],
-    sinks: &[V::Scalar],
-    top: &mut [V::Scalar],
-    total: &mut [V::Scalar],
-    factors: &mut [V::Scalar],
-) -> bool {
-    let width = M * V::COUNT;
-    debug_assert!(sinks.len() == width && top.len() == width && total.len() == width);
-    debug_assert!(factors.len() == width);
-    let keys = scores.len() / width;
-    let slots = scores.as_mut_ptr();
-    // SAFETY: j < keys and m < M; the caller vouches for the sizes and the instruction set.
-    unsafe {
-        let (zero, hidden) = (V::splat(num(0.0)), V::splat(num(f64::NEG_INFINITY)));
-        let (mut maxima, mut minima) = ([hidden; M], [zero; M]);
-        for m in 0..M {
-            maxima[m] = V::load(top.as_ptr().add(m * V::COUNT));
-        }
-        for j in 0..keys {
-            for m in 0..M {
-                let x = V::load(slots.add(j * width + m * V::COUNT));
-                maxima[m] = x.max(maxima[m]); // drops a NaN, which the sum below finds again
-                minima[m] = x.min(minima[m]);
-            }
-        }
-        let (mut shifts, mut totals, mut hides) = ([zero; M], [zero; M], false);
-        for m in 0..M {
-            let at = m * V::COUNT;
-            let old = V::load(top.as_ptr().add(at));
-            let step = Step::new(V::load(sinks.as_ptr().add(at)), old, maxima[m]);
-            maxima[m].store(top.as_mut_ptr().add(at));
-            step.factor.store(factors.as_mut_ptr().add(at));
-            shifts[m] = step.shift;
-            totals[m] = V::load(total.as_ptr().add(at)).mul(step.factor);
-            hides |= minima[m].any_equal(hidden);
-        }
-        for j in 0..keys {
-            for m in 0..M {
-                let slot = slots.add(j * width + m * V::COUNT);
-                let x = V::load(slot);
-                let mut e = exp(x.sub(shifts[m]));
-                if hides {
-                    e = x.select_equal(hidden, V::splat(num(-0.0)), e);
-                }
-                e.store(slot);
-                totals[m] = totals[m].add(e);
-            }
-        }
-        for m in 0..M {
-            totals[m].store(total.as_mut_ptr().add(m * V::COUNT));
-        }
-        hides
-    }
-}
-
-/// What a block of keys does to the running softmax of its rows.
-pub(super) struct Step<V> {
-    /// What the exponentials are relative to.
-    pub shift: V,
-    /// What the sums so far must be multiplied by.
-    pub factor: V,
-}
-
-impl<V: Lanes> Step<V> {
-    /// `old` and `new`: the largest score before and after this block.
-    ///
-    /// # Safety
-    /// The processor has the instruction set of `V`.
-    #[inline(always)]
-    pub(super) unsafe fn new(sink: V, old: V, new: V) -> Self {
-        // SAFETY: as for this function.
-        unsafe {
-            let hidden = V::splat(num(f64::NEG_INFINITY));
-            let (before, now) = (sink.max(old), sink.max(new));
-            let shift = now.select_equal(hidden, V::splat(num(0.0)), now); // -inf - -inf is NaN
-            // Where nothing changed nothing is multiplied, so that an infinite sink leaves an empty row 0.
-            let factor = before.select_equal(now, V::splat(num(1.0)), exp(before.sub(shift)));
-            Self { shift, factor }
-        }
-    }
-}
-
-/// `sums` (n, R) times `factors` (R).
-///
-/// # Safety
-/// The processor has the instruction set of `V`, and the slices have these sizes.
-#[inline(always)]
-pub(super) unsafe fn rescale<V: Lanes, const M: usize>(
-    sums: &mut [V::Scalar],
-    factors: &[V::Scalar],
+unsafe fn score_channel<V: Lanes, const M: usize, const N: usize>(
+    q: *const V::Scalar,
+    k: *const V::Scalar,
+    d: usize,
+    sums: &mut [[V; M]; N],
 ) {
-    debug_assert!(factors.len() == M * V::COUNT);
-    for lanes in sums.chunks_exact_mut(M * V::COUNT) {
-        for at in (0..M * V::COUNT).step_by(V::COUNT) {
-            // SAFETY: at + COUNT <= M · COUNT; the caller vouches for the instruction set.
-            unsafe {
-                let sum = V::load(lanes.as_ptr().add(at));
-                sum.mul(V::load(factors.as_ptr().add(at))).store(lanes.as_mut_ptr().add(at));
+    // SAFETY: m < M and n < N; the caller vouches for the sizes and the instruction set.
+    unsafe {
+        let mut queries = [V::splat(num(0.0)); M];
+        for m in 0..M {
+            queries[m] = V::load(q.add(m * V::COUNT));
+        }
+        for n in 0..N {
+            let key = V::splat(*k.add(n * d));
+            for m in 0..M {
+                sums[n][m] = queries[m].mul_add(key, sums[n][m]);
             }
         }
     }
@@ -227,28 +148,35 @@ pub(super) unsafe fn turn<V: Lanes>(
     }
 }
 
-/// Adds `v` (keys, Dv), weighed by `weights` (keys, R), to `sums` (Dv, R). `hides`: whether a slot is hidden.
+/// Turns `scores` (keys, R) into exponentials, adds them to `total` (R), and adds `v` (keys, Dv), weighed by them, to
+/// `sums` (Dv, R); some keys at a time, which the second finds in L1 where the first has left them.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
 #[inline(always)]
 pub(super) unsafe fn weighted_sum<V: Lanes, const M: usize>(
-    weights: &[V::Scalar],
+    scores: &mut [V::Scalar],
+    block: &Block<V, M>,
     v: &[V::Scalar],
     dv: usize,
+    total: &mut [V::Scalar],
     sums: &mut [V::Scalar],
-    hides: bool,
 ) {
     let width = M * V::COUNT;
-    debug_assert!(sums.len() == dv * width && v.len() * width == weights.len() * dv);
-    for (weights, v) in weights.chunks(VALUE_BLOCK * width).zip(v.chunks(VALUE_BLOCK * dv)) {
-        let plain = !hides || all_finite(v);
+    debug_assert!(sums.len() == dv * width && v.len() * width == scores.len() * dv);
+    for (n, scores) in scores.chunks_mut(VALUE_BLOCK * width).enumerate() {
+        let first = n * VALUE_BLOCK;
+        let v = &v[first * dv..(first + scores.len() / width) * dv];
         // SAFETY: the caller's; a block has as many weights·Dv as values·R.
         unsafe {
-            if plain {
-                weighted_block::<V, M, false>(weights, v, dv, sums);
+            exponentials(scores, block, total);
+            if dv == 0 {
+                continue;
+            }
+            if !block.hides || all_finite(v) {
+                weighted_block::<V, M, false>(scores, v, dv, sums);
             } else {
-                weighted_block::<V, M, true>(weights, v, dv, sums);
+                weighted_block::<V, M, true>(scores, v, dv, sums);
             }
         }
     }
@@ -277,24 +205,23 @@ unsafe fn weighted_block<V: Lanes, const M: usize, const SELECT: bool>(
 ) {
     let (width, keys) = (M * V::COUNT, v.len() / dv);
     let (w, v, out) = (weights.as_ptr(), v.as_ptr(), sums.as_mut_ptr());
-    let step = if M == 1 { 8 } else { 4 };
-    let whole = dv - dv % step;
-    // SAFETY: channel c of key j is at v + j·dv + c, its sums at out + c·R, and c + step <= dv.
-    unsafe {
-        for c in (0..whole).step_by(step) {
+    let mut c = 0;
+    while c < dv {
+        // SAFETY: channel c of key j is at v + j·dv + c, its sums at out + c·R, and c + N <= dv.
+        unsafe {
             let (v, out) = (v.add(c), out.add(c * width));
-            match step {
-                8 => weighted_tile::<V, M, 8, SELECT>(w, v, keys, dv, out),
-                _ => weighted_tile::<V, M, 4, SELECT>(w, v, keys, dv, out),
-            }
-        }
-        for c in whole..dv {
-            weighted_tile::<V, M, 1, SELECT>(w, v.add(c), keys, dv, out.add(c * width));
+            c += match dv - c {
+                8.. if M == 1 => weighted_tile::<V, M, 8, SELECT>(w, v, keys, dv, out),
+                6.. if dv - c != 8 => weighted_tile::<V, M, 6, SELECT>(w, v, keys, dv, out),
+                4.. => weighted_tile::<V, M, 4, SELECT>(w, v, keys, dv, out),
+                2.. => weighted_tile::<V, M, 2, SELECT>(w, v, keys, dv, out),
+                _ => weighted_tile::<V, M, 1, SELECT>(w, v, keys, dv, out),
+            };
         }
     }
 }
 
-/// M registers of queries and N channels, all N·M sums in registers.
+/// M registers of queries and N channels, all N·M sums in registers. Returns N.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`; keys·R numbers at `w`, N at `v` and at every `dv`
@@ -306,7 +233,7 @@ unsafe fn weighted_tile<V: Lanes, const M: usize, const N: usize, const SELECT: 
     keys: usize,
     dv: usize,
     out: *mut V::Scalar,
-) {
+) -> usize {
     let width = M * V::COUNT;
     // SAFETY: j < keys, m < M and n < N; the caller vouches for the sizes and the instruction set.
     unsafe {
@@ -317,12 +244,13 @@ unsafe fn weighted_tile<V: Lanes, const M: usize, const N: usize, const SELECT: 
             }
         }
         for j in 0..keys {
+            let (w, v) = (w.add(j * width), v.add(j * dv));
             let mut weights = [V::splat(num(0.0)); M];
             for m in 0..M {
-                weights[m] = V::load(w.add(j * width + m * V::COUNT));
+                weights[m] = V::load(w.add(m * V::COUNT));
             }
             for n in 0..N {
-                let value = V::splat(*v.add(j * dv + n));
+                let value = V::splat(*v.add(n));
                 for m in 0..M {
                     let sum = weights[m].mul_add(value, sums[n][m]);
                     sums[n][m] =
@@ -336,6 +264,19 @@ unsafe fn weighted_tile<V: Lanes, const M: usize, const N: usize, const SELECT: 
             }
         }
     }
+    N
+}
+
+/// Asks for a line of memory, into L2: L1 is too small to hold what is asked for so early.
+#[inline(always)]
+pub(super) fn prefetch<T>(line: *const T) {
+    // SAFETY: a prefetch of any address does no more than take time.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// A constant of the element type.

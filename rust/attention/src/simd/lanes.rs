@@ -38,6 +38,9 @@ pub trait Lanes: Copy {
     /// self · other
     fn mul(self, other: Self) -> Self;
 
+    /// self / other
+    fn div(self, other: Self) -> Self;
+
     /// self · factor + term, rounded once where the instruction set can.
     fn mul_add(self, factor: Self, term: Self) -> Self;
 

@@ -5,16 +5,21 @@
 //!   that is one block of memory is read in place, another is copied.
 //! - Keys are taken in blocks of 256, with a softmax that is corrected on the way, as in [`flash`](mod@crate::flash):
 //!   the memory is that of a tile, whatever Tk is.
+//! - Some tiles take a block of keys together, so that it comes from memory once for all of them (`wave`).
+//! - The largest score of a row is found while the scores are still in registers; the exponentials are taken of a few
+//!   keys at a time, right before these are weighed, and are never computed where they are 0 (`online`).
 //! - Where a tile has few rows, as in decode, most lanes would idle: the lanes are keys, then channels, and each key and
 //!   value is loaded once for the whole group, while the next ones are on their way (`few`). Against a tile, with
 //!   AVX-512 and f32: 1.4 to 1.9 times as fast with G = 4, more where K and V are in the cache
 //!   (`cargo run --release --example simd_ratio`).
 //! - Causal masks, windows and lengths are intervals of keys: what no query of a tile sees is not
 //!   computed, and what all of them see is not masked. `keep` and `bias` are applied slot by slot.
-//! - The exponential is a Taylor sum of 8 (f32) or 14 (f64) terms, within 2 ulp.
+//! - The exponential is a polynomial of degree 6 (f32) or 13 (f64), within 2 ulp (`exp`).
 //! - Products are fused with sums (AVX-512, AVX2). The order of every sum is that of the keys and channels, and blocks
 //!   start at multiples of 256: on one tier a query gets the same bits whatever else is in the call, and from either
 //!   kernel (`tests/simd.rs`).
+//!
+//! [`sdpa_threads`] shares the queries of a call among threads, and [`varlen_simd`] takes packed sequences.
 //!
 //! The instruction set is chosen when it runs, see [`Tier`].
 
@@ -27,14 +32,20 @@ mod exp;
 mod few;
 mod kernel;
 mod lanes;
+mod online;
 mod portable;
+mod threads;
 mod tier;
 mod tile;
+mod varlen;
 mod vectors;
+mod wave;
 
 use ndarray::{Array3, Array4, ArrayRef4};
 
+pub use threads::sdpa_threads;
 pub use tier::Tier;
+pub use varlen::varlen_simd;
 pub(crate) use vectors::Vectors;
 
 use attend::Call;

@@ -73,6 +73,14 @@ macro_rules! portable {
                 self
             }
 
+            #[inline(always)]
+            fn div(mut self, other: Self) -> Self {
+                for (x, y) in self.0.iter_mut().zip(other.0) {
+                    *x /= y;
+                }
+                self
+            }
+
             /// Rounded twice: without the instruction, `mul_add` of the standard library is a call.
             ///
             /// Written as vectors where these are known: left to itself the compiler now and then takes the
@@ -117,16 +125,24 @@ macro_rules! portable {
 
             #[inline(always)]
             fn select_equal(self, value: Self, then: Self, otherwise: Self) -> Self {
-                Self(std::array::from_fn(|i| {
-                    if self.0[i] == value.0[i] { then.0[i] } else { otherwise.0[i] }
-                }))
+                let mut out = then;
+                for i in 0..$count {
+                    if self.0[i] != value.0[i] {
+                        out.0[i] = otherwise.0[i];
+                    }
+                }
+                out
             }
 
             #[inline(always)]
             fn select_negative(self, then: Self, otherwise: Self) -> Self {
-                Self(std::array::from_fn(|i| {
-                    if self.0[i].is_sign_negative() { then.0[i] } else { otherwise.0[i] }
-                }))
+                let mut out = then;
+                for i in 0..$count {
+                    if !self.0[i].is_sign_negative() {
+                        out.0[i] = otherwise.0[i];
+                    }
+                }
+                out
             }
 
             /// In two factors, since 2^n itself may be below the smallest normal number.

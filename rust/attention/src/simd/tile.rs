@@ -6,7 +6,7 @@ use ndarray::{ArrayRef1, ArrayView4, s};
 
 use super::attend::Call;
 use crate::float::Float;
-use crate::masks::{Mask, steps};
+use crate::masks::Mask;
 use crate::sdpa::softcap;
 
 /// Keys that are scored, exponentiated and weighed before the next ones. Blocks start at multiples of it, whatever
@@ -90,7 +90,7 @@ impl<T: Float> Tile<T> {
     pub fn reach(&mut self, mask: &Mask<'_>, rows: Rows, tk: usize) -> Range<usize> {
         self.intervals.clear();
         if mask.causal || mask.window.is_some() || mask.kv_lengths.is_some() {
-            self.intervals.extend(rows.each().map(|(_, _, i)| interval(mask, rows.b, i, tk)));
+            self.intervals.extend(rows.each().map(|(_, _, i)| mask.interval(rows.b, i, tk)));
         } else {
             self.intervals.resize(rows.count, 0..tk);
         }
@@ -134,8 +134,8 @@ impl<T: Float> Tile<T> {
         self.scores.resize(size, T::zero());
     }
 
-    /// Softcap, bias and masks of the scores of these keys.
-    pub fn alter(&mut self, call: &Call<'_, T>, rows: Rows, keys: &Range<usize>) {
+    /// Softcap, bias and masks of the scores of these keys. Returns whether there are any.
+    pub fn alter(&mut self, call: &Call<'_, T>, rows: Rows, keys: &Range<usize>) -> bool {
         let ((batch, hq, tq, _), tk) = (call.q.dim(), call.k.dim().2);
         let (table, options) = ((batch, hq, tq, tk), call.options);
         if let Some(c) = options.softcap {
@@ -159,13 +159,19 @@ impl<T: Float> Tile<T> {
                 }
             });
         }
-        if keys.start < self.common.start || keys.end > self.common.end {
+        let hides = keys.start < self.common.start || keys.end > self.common.end;
+        if hides {
             self.hide(keys);
         }
+        hides || options.softcap.is_some() || options.bias.is_some() || options.mask.keep.is_some()
     }
 
     /// Hides what is outside the interval of its own row.
     fn hide(&mut self, keys: &Range<usize>) {
+        let rises = |end: fn(&Range<usize>) -> usize| self.intervals.is_sorted_by_key(end);
+        if self.layout.row == 1 && rises(|own| own.start) && rises(|own| own.end) {
+            return self.hide_ends(keys);
+        }
         for (r, own) in self.intervals.iter().enumerate() {
             let start = own.start.clamp(keys.start, keys.end);
             let end = own.end.clamp(start, keys.end);
@@ -173,6 +179,22 @@ impl<T: Float> Tile<T> {
                 let slot = (j - keys.start) * self.layout.key + r * self.layout.row;
                 self.scores[slot] = T::neg_infinity();
             }
+        }
+    }
+
+    /// `hide` where the rows are next to each other, and none starts or ends before the one before it: of each key the
+    /// rows that have ended are the first ones, and those that have not started the last.
+    fn hide_ends(&mut self, keys: &Range<usize>) {
+        let (own, mut ended, mut started) = (&self.intervals, 0, 0);
+        for (j, line) in keys.clone().zip(self.scores.chunks_exact_mut(self.layout.key)) {
+            while ended < own.len() && own[ended].end <= j {
+                ended += 1;
+            }
+            while started < own.len() && own[started].start <= j {
+                started += 1;
+            }
+            line[..ended].fill(T::neg_infinity());
+            line[started..own.len()].fill(T::neg_infinity());
         }
     }
 
@@ -198,43 +220,30 @@ impl<T: Float> Tile<T> {
     }
 
     /// Divides `output` (rows, Dv) by the sums of the exponentials, and writes `lse` (rows).
-    pub fn finish(&self, output: &mut [T], lse: &mut [T]) {
+    pub fn finish(&mut self, output: &mut [T], lse: &mut [T]) {
+        self.divisors(lse);
         let dv = output.len() / lse.len();
-        for (r, lse) in lse.iter_mut().enumerate() {
-            let (top, total, sink) = (self.top[r], self.total[r], self.sinks[r]);
-            let empty = top == T::neg_infinity() && total == T::zero();
-            let top = top.maximum(sink);
-            let shift = if top == T::neg_infinity() { T::zero() } else { top };
-            let total = total + (sink - shift).exp();
-            *lse = top + if total == T::zero() { total } else { total.ln() };
-
-            let divisor = if empty { T::one() } else { total }; // the sums of an empty row are 0
+        for (r, &divisor) in self.factors[..lse.len()].iter().enumerate() {
             for x in &mut output[r * dv..(r + 1) * dv] {
                 *x /= divisor;
             }
         }
     }
-}
 
-/// The keys that query `i` sees by its position: causal, window and lengths together.
-fn interval(mask: &Mask<'_>, b: usize, i: usize, tk: usize) -> Range<usize> {
-    let p = mask.position(b, i);
-    let (left, right) = mask.window.unwrap_or_default();
-    let mut start = 0;
-    let mut end = tk as i64;
-    if mask.causal {
-        end = end.min(p.saturating_add(1));
+    /// Writes `lse` (rows), and what the weighted sums must be divided by to `factors`.
+    pub fn divisors(&mut self, lse: &mut [T]) {
+        for (r, lse) in lse.iter_mut().enumerate() {
+            let (top, total, sink) = (self.top[r], self.total[r], self.sinks[r]);
+            let empty = top == T::neg_infinity() && total == T::zero();
+            let top = top.maximum(sink);
+            let shift = if top == T::neg_infinity() { T::zero() } else { top };
+            // exp(-inf - shift) is 0, whatever is shifted by.
+            let beside = if sink == T::neg_infinity() { T::zero() } else { (sink - shift).exp() };
+            let total = total + beside;
+            *lse = top + if total == T::zero() { total } else { total.ln() };
+            self.factors[r] = if empty { T::one() } else { total }; // the sums of an empty row are 0
+        }
     }
-    if let Some(left) = left {
-        start = p.saturating_sub(steps(left)).clamp(0, tk as i64);
-    }
-    if let Some(right) = right {
-        end = end.min(p.saturating_add(steps(right)).saturating_add(1));
-    }
-    if let Some(lengths) = mask.kv_lengths {
-        end = end.min(lengths[b]);
-    }
-    start as usize..end.max(start) as usize
 }
 
 /// The blocks of keys that make up a range.

@@ -3,7 +3,7 @@
 
 use ndarray::{Array3, Array4};
 use rosetta_attention::{
-    Append, Cache, Float, Mask, Sdpa, Tier, Tiles, flash, sdpa_simd, sdpa_steps, split_kv,
+    Append, Cache, Float, Mask, Sdpa, Tier, Tiles, blocked, flash, sdpa_simd, sdpa_steps, split_kv,
 };
 
 /// The tiers of this machine, the portable one always among them.
@@ -39,7 +39,12 @@ pub fn rungs<T: Float>(
         let (output, lse) = split_kv(q, k, v, options, splits).unwrap();
         all.push((format!("split into {splits}"), output, lse));
     }
-    for tier in tiers().filter(|_| options.dropout.is_none()) {
+    if options.dropout.is_some() {
+        return all; // which the others do not offer
+    }
+    let (output, lse) = blocked(q, k, v, options).unwrap();
+    all.push(("blocked".to_string(), output, lse));
+    for tier in tiers() {
         let (output, lse) = sdpa_simd(q, k, v, options, Some(tier)).unwrap();
         all.push((tier.to_string(), output, lse));
     }
