@@ -16,6 +16,9 @@ from pathlib import Path
 
 from steps import ROOT, TOOLS, VENV, SetupError, log_path, relative, run_logged, say
 
+# Rust's peers, a workspace of their own.
+RUST_PEERS = ROOT / "rust/peers"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -65,7 +68,10 @@ def all_checks(ports: list[str]) -> list[Check]:
         checks += [
             Check("cargo fmt", ["cargo", "fmt", "--all", "--check"], ROOT / "rust"),
             Check("cargo clippy", clippy, ROOT / "rust"),
+            Check("cargo fmt (peers)", ["cargo", "fmt", "--check"], RUST_PEERS),
         ]
+        if (RUST_PEERS / "target").is_dir():  # elsewhere their libraries would be fetched and built for it
+            checks += [Check("cargo clippy (peers)", [*clippy[:2], *clippy[3:]], RUST_PEERS)]
     if chosen(ports, "typescript"):
         checks += [
             Check("biome and tsc (npm run lint)", [npm(), "run", "lint"], ROOT / "typescript"),
@@ -86,6 +92,7 @@ def repairs(ports: list[str]) -> list[Check]:
     ]
     if chosen(ports, "rust"):
         steps += [Check("cargo fmt", ["cargo", "fmt", "--all"], ROOT / "rust")]
+        steps += [Check("cargo fmt (peers)", ["cargo", "fmt"], RUST_PEERS)]
     if chosen(ports, "typescript"):
         steps += [
             Check("biome (npm run fmt)", [npm(), "run", "fmt"], ROOT / "typescript"),
