@@ -10,6 +10,9 @@ end
 invalid_request(message) = throw(AttentionError(:invalid_request, message))
 invalid_config(message) = throw(AttentionError(:invalid_config, message))
 
+# How many threads `start` granted: what the variant `threads` shares its work among.
+const GRANTED = Ref(1)
+
 const Tensors = Dict{String,Any}
 const FLOAT_TYPES = Dict{String,DataType}(name => T for (T, name) in FILE_TYPES)
 

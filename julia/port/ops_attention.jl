@@ -6,6 +6,9 @@ const WithDropout = NamedTuple{(:dropout,),Tuple{Any}}
 const WithSinks = NamedTuple{(:sinks,),Tuple{Any}}
 const WithPositions = NamedTuple{(:positions, :head_mask),NTuple{2,Any}}
 
+# Rungs of sdpa that do not drop weights.
+const WITHOUT_DROPOUT = ["blocked", "simd", "threads"]
+
 function softmax_call(config::Dict, inputs::Tensors, variant, want)
     x = required(inputs, "x")
     return () -> NamedTuple{(:output, :lse)}(softmax_lse(x))
@@ -21,6 +24,12 @@ function sdpa_call(config::Dict, inputs::Tensors, variant, want)
     elseif variant == "split"
         splits = either(config, "splits", 4)
         return () -> split_kv(q, k, v; options..., splits = splits)
+    elseif variant in WITHOUT_DROPOUT
+        options.dropout === nothing || throw(NotOffered("dropout"))
+        options = merge(options_of(config, inputs), WithSinks((options.sinks,)))
+        variant == "blocked" && return () -> blocked(q, k, v; options...)
+        variant == "simd" && return () -> simd(q, k, v; options...)
+        return () -> simd(q, k, v; options..., tasks = GRANTED[])
     end
     return () -> sdpa_steps(q, k, v; options...)
 end
@@ -153,9 +162,9 @@ append!(OPS, [
         sdpa_call,
         ["output", "weights", "lse", "scores", "capped", "biased"],
         [MASKED; "kv_lengths"; "sinks"; "dropout"; "weights"; "lse"; "scores"; "capped"; "biased"];
-        variants = ["naive", "flash", "split"],
+        variants = ["naive", "flash", "split", WITHOUT_DROPOUT...],
         complete = ["flash", "split"],
-        limited = ["flash", "split"],
+        limited = ["flash", "split", WITHOUT_DROPOUT...],
     ),
     "mha" => Op(
         mha_call,

@@ -94,7 +94,7 @@ function answer_start(state::State, request::Dict)::Fields
     protocol = whole(optional(request, "protocol"))
     protocol === 1 || invalid_request("protocol: expected 1, got $(repr(protocol))")
     threads = number_field(request, "threads", 1, 1)
-    state.threads = min(threads, Sys.CPU_THREADS)
+    state.threads = GRANTED[] = granted(threads)
     state.started = true
     LinearAlgebra.BLAS.set_num_threads(state.threads)  # the projections of mha; all else is one thread
     dtypes = sort!(collect(keys(FLOAT_TYPES)))
@@ -117,6 +117,10 @@ function answer_start(state::State, request::Dict)::Fields
     ]
 end
 
+# A process has the threads that it was started with. Julia starts no more than there are processors; where
+# it has that many, more tasks than that share them, as threads would.
+granted(threads::Int) = Threads.nthreads() < Sys.CPU_THREADS ? min(threads, Threads.nthreads()) : threads
+
 function answer_run(state::State, request::Dict)::Fields
     state.started || invalid_request("run: expected a start before it")
     outputs = path_field(request, "outputs")
@@ -137,18 +141,19 @@ function answer_bench(state::State, request::Dict)::Fields
         state.bench.prepared = load(request)
         state.bench.key = key
     end
-    evals, samples_ns, bytes = measure(state.bench, warmup, samples, min_sample_ns)
+    evals, samples_ns, bytes, cpu_ns = measure(state.bench, warmup, samples, min_sample_ns)
     value = state.bench.last
     if optional(request, "outputs") !== nothing
         write_outputs(path_field(request, "outputs"), state.bench.prepared.results(value))
     end
-    measured = [
+    measured = Fields([
         "status" => "ok",
         "first_ns" => state.bench.first_ns,
         "evals" => evals,
         "samples_ns" => samples_ns,
         "peak_bytes" => bytes,
-    ]
+    ])
+    cpu_ns === nothing || push!(measured, pair("cpu_ns", cpu_ns))
     return [measured; state.bench.prepared.extra(value)]
 end
 

@@ -27,11 +27,12 @@ export DynamicScaling, LinearScaling, Llama3Scaling, LongRopeScaling, RopeScalin
 export BigBird, Blocks, Dilated, Fixed, Global, Pattern, Strided, Window
 export append_attend!, decode!, evict!, fork, load!, quantise, read_codes, reorder!, restore, save, shift!
 export stats
-export alibi, alibi_slopes, alibi_steps, attend, attend_steps, cache_write, cast, dropout, dropout_steps
+export alibi, alibi_slopes, alibi_steps, attend, attend_steps, blocked, cache_write, cast, dropout
+export dropout_steps
 export flash, gated_linear, gelu, layer_norm, layer_norm_steps, lengths, linear_attention, linear_chunked
 export linear_recurrent, merge_states, mha_steps, mla_absorbed, mla_steps, num_parameters, philox_words
 export relative_bias, relative_bias_steps, reset!, rms_norm, rope, rope_steps, scoring, scoring_steps, sdpa
-export sdpa_steps, sinusoidal, sinusoidal_steps, softmax, softmax_lse, sparse, sparse_mask, sparse_steps
+export sdpa_steps, simd, sinusoidal, sinusoidal_steps, softmax, softmax_lse, sparse, sparse_mask, sparse_steps
 export split_kv, structured, structured_steps, swiglu, tracked, transformer_steps, truncate!, varlen, visible
 
 const VERSION_NUMBER = v"0.1.0"
@@ -58,6 +59,15 @@ include("sdpa.jl")
 include("merge.jl")
 include("flash.jl")
 include("split_kv.jl")
+include("slots.jl")
+include("simd_vectors.jl")
+include("simd_exp.jl")
+include("simd_kernel.jl")
+include("simd_turn.jl")
+include("simd_few.jl")
+include("simd_tile.jl")
+include("simd.jl")
+include("blocked.jl")
 include("varlen.jl")
 include("scoring.jl")
 include("structured.jl")

@@ -16,6 +16,7 @@ const FILES = [
     "test_masks.jl",
     "test_sdpa.jl",
     "test_flash.jl",
+    "test_simd.jl",
     "test_scoring.jl",
     "test_positions.jl",
     "test_linear.jl",

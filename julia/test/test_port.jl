@@ -38,10 +38,10 @@ config(; fields...) = Dict{String,Any}(String(k) => v for (k, v) in fields)
     @test length(answer["ops"]) == 25 && answer["ops"]["kv_cache"]["variants"] == ["naive"]
     @test all(op["dtypes"] == ["bf16", "f16", "f32", "f64"] for op in values(answer["ops"]))
     @test all(allunique(op["features"]) for op in values(answer["ops"]))
-    @test answer["ops"]["sdpa"]["variants"] == ["naive", "flash", "split"]
+    @test answer["ops"]["sdpa"]["variants"] == ["naive", "flash", "split", "blocked", "simd", "threads"]
     @test answer["ops"]["sdpa"]["complete"] == ["flash", "split"] && !haskey(answer["ops"]["mha"], "complete")
     again(; fields...) = ask(state, config(; cmd = "start", fields...))
-    @test again(protocol = 1, threads = 2)["threads"] == min(2, Sys.CPU_THREADS)
+    @test again(protocol = 1, threads = 2)["threads"] == Port.granted(2)
     @test again(protocol = 1, threads = nothing)["threads"] == 1
     wrongs = ((threads = 0,), (threads = 1.5,), (protocol = 2,), (protocol = true,), (protocol = nothing,))
     for wrong in wrongs
@@ -100,7 +100,13 @@ end
     @test code(run_case("flash", inputs)) == "op.flash"
     @test code(run_case(5, inputs)) == "invalid_request"
     @test code(run_case("sdpa", inputs; variant = 5)) == "invalid_request"
-    @test code(run_case("sdpa", inputs; variant = "simd")) == "variant.simd"
+    @test code(run_case("sdpa", inputs; variant = "wasm")) == "variant.wasm"
+    dropout = config(dropout = config(p = 0.5, seed = 1))
+    for variant in ("blocked", "simd", "threads")
+        @test run_case("sdpa", inputs; variant = variant)[1]["status"] == "ok"
+        @test code(run_case("sdpa", inputs; variant = variant, config = dropout)) == "dropout"
+        @test code(run_case("sdpa", inputs; variant = variant, want = ["weights"])) == "want.weights"
+    end
     @test code(run_case("sdpa", inputs; want = ["junk"])) == "invalid_request"
     @test code(run_case("sdpa", inputs; want = "output")) == "invalid_request"
     @test code(run_case("sdpa", inputs; config = 5)) == "invalid_request"
@@ -200,6 +206,7 @@ end
     @test read_tensors(ANSWERED)["output"][] == 2
     rm(inputs)  # the prepared case is kept
     @test ask(state, bench)["first_ns"] == first_answer["first_ns"]
+    @test !Sys.isunix() || first_answer["cpu_ns"] > 0
     bench["case"] = "another"
     @test ask(state, bench)["code"] == "invalid_request"
     bench["samples"] = 0

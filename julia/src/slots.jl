@@ -1,0 +1,173 @@
+# What happens to scores between their sum and their exponential: softcap, bias and masks, slot by slot, in a
+# block of some keys and some rows. For the rungs that hold no table of scores.
+#
+# Rows: all queries of the G heads of one KV head stand in one line, head by head, and a block has a piece of
+# it. What a row sees by its position (causal, window, lengths) is an interval of keys, so that blocks which
+# nobody sees are never touched, and only blocks at an edge of an interval are masked at all.
+#
+# Letters: G query heads a KV head, Tq and Tk query and key lengths.
+
+# The rungs that compute in Float32 or Float64 and in nothing else.
+function check_wide(name::String, q)
+    T = compute_type(eltype(q))
+    T === Float32 || T === Float64 || reject(:unsupported, name, "q", "Float32, Float64 or a half type", T)
+    return nothing
+end
+
+# An array whose columns are consecutive: the array itself where it is one.
+dense_columns(x::Array) = x
+dense_columns(x::SubArray{T,4,<:Array}) where {T} = x isa StridedArray && stride(x, 1) == 1 ? x : Array(x)
+dense_columns(x) = Array(x)
+
+# The options of one call that concern single slots.
+struct SlotOptions{T}
+    G::Int
+    Tq::Int
+    Tk::Int
+    softcap::Union{Nothing,T}
+    bias::Any  # nothing, or four dimensions, each the scores' or 1
+    rule::MaskRule
+end
+
+function SlotOptions{T}(q, k, mask, bias, softcap) where {T}
+    @nospecialize mask bias softcap
+    Tq, Hq, B = size(q, 2), size(q, 3), size(q, 4)
+    Tk, Hkv = size(k, 2), size(k, 3)
+    softcap = softcap === nothing ? nothing : T(softcap)
+    return SlotOptions{T}(Hq ÷ max(Hkv, 1), Tq, Tk, softcap, four_dims(bias), mask_rule(mask, Tk, B))
+end
+
+# `count` rows of the line of KV head g in row b of the batch, from row `first` on, counted from 0.
+struct BlockRows
+    b::Int
+    g::Int
+    first::Int
+    count::Int
+end
+
+# Query and head of row r, counted from 1.
+@inline function query_of(options::SlotOptions, rows::BlockRows, r::Int)
+    h, i = divrem(rows.first + r - 1, options.Tq)
+    return i + 1, (rows.g - 1) * options.G + h + 1
+end
+
+# The keys that each row sees by its position, first and last.
+struct Sight
+    starts::Vector{Int}  # (R,)
+    stops::Vector{Int}
+end
+Sight(R::Int) = Sight(Vector{Int}(undef, R), Vector{Int}(undef, R))
+
+# The keys that some row sees, and those that all rows see, by their positions.
+function reach!(sight::Sight, options::SlotOptions, rows::BlockRows)
+    first_key, last_key, first_common, last_common = options.Tk + 1, 0, 1, options.Tk
+    for r in 1:rows.count
+        i, _ = query_of(options, rows, r)
+        start, stop = interval(options.rule, rows.b, i)
+        sight.starts[r], sight.stops[r] = start, stop
+        first_common, last_common = max(first_common, start), min(last_common, stop)
+        if start <= stop
+            first_key, last_key = min(first_key, start), max(last_key, stop)
+        end
+    end
+    return first_key:last_key, first_common:last_common
+end
+
+# The keys that query i sees by its position: causal, window and lengths together. Where keys have positions
+# of their own, all that exist; `alter!` looks at each then.
+function interval(rule::MaskRule, b::Int, i::Int)
+    start, stop = 1, rule.ends[b]
+    rule.kv_positions === nothing || return start, stop
+    p = i - 1 + rule.offsets[b]
+    if rule.causal
+        stop = clamp(p + 1, 0, stop)
+    end
+    if rule.left != typemax(Int)
+        start = Int(clamp(Int128(p) - rule.left + 1, 1, stop + 1))
+    end
+    if rule.right != typemax(Int)
+        stop = Int(clamp(Int128(p) + rule.right + 1, 0, stop))
+    end
+    return start, stop
+end
+
+# Whether scores may be used as they come from the kernel.
+is_plain(options::SlotOptions, keys, common) =
+    options.softcap === nothing && options.bias === nothing && options.rule.keep === nothing &&
+    options.rule.kv_positions === nothing && first(common) <= first(keys) && last(keys) <= last(common)
+
+# Where the slots of a block are: (key, row) at (key - 1) · per_key + (row - 1) · per_row + 1.
+struct Slots{T}
+    scores::Vector{T}
+    per_key::Int
+    per_row::Int
+end
+@inline place(s::Slots, m::Int, r::Int) = (m - 1) * s.per_key + (r - 1) * s.per_row + 1
+@inline Base.getindex(s::Slots, m::Int, r::Int) = s.scores[place(s, m, r)]
+@inline Base.setindex!(s::Slots, x, m::Int, r::Int) = (s.scores[place(s, m, r)] = x)
+
+# Softcap, bias and masks of the scores of these keys.
+function alter!(slots::Slots{T}, options::SlotOptions{T}, rows::BlockRows, sight::Sight, keys) where {T}
+    softcap, bias, rule = options.softcap, options.bias, options.rule
+    softcap === nothing || cap_slots!(slots, length(keys), rows.count, softcap)
+    bias === nothing || bias_slots!(slots, options, rows, keys, bias)
+    rule.keep === nothing || keep_slots!(slots, options, rows, keys, rule.keep)
+    rule.kv_positions === nothing || stand_slots!(slots, options, rows, keys, rule.kv_positions)
+    for r in 1:rows.count
+        for j in first(keys):min(sight.starts[r] - 1, last(keys))
+            slots[j-first(keys)+1, r] = T(-Inf)
+        end
+        for j in max(sight.stops[r] + 1, first(keys)):last(keys)
+            slots[j-first(keys)+1, r] = T(-Inf)
+        end
+    end
+    return nothing
+end
+
+function cap_slots!(slots::Slots{T}, keys::Int, rows::Int, c::T) where {T}
+    for r in 1:rows, m in 1:keys
+        slots[m, r] = c * tanh(slots[m, r] / c)
+    end
+end
+
+# A bias of -Inf hides its slot whatever the score is.
+function bias_slots!(
+    slots::Slots{T}, options::SlotOptions{T}, rows::BlockRows, keys, bias::AbstractArray{T,4}
+) where {T}
+    for r in 1:rows.count
+        i, h = query_of(options, rows, r)
+        entries = part(bias, keys, i, h, rows.b)
+        for m in 1:length(keys)
+            x = entries[min(m, length(entries))]
+            slots[m, r] = x == T(-Inf) ? x : slots[m, r] + x
+        end
+    end
+end
+
+function keep_slots!(
+    slots::Slots{T}, options::SlotOptions{T}, rows::BlockRows, keys, keep::AbstractArray{Bool,4}
+) where {T}
+    for r in 1:rows.count
+        i, h = query_of(options, rows, r)
+        entries = part(keep, keys, i, h, rows.b)
+        for m in 1:length(keys)
+            entries[min(m, length(entries))] || (slots[m, r] = T(-Inf))
+        end
+    end
+end
+
+# Keys that stand at positions of their own.
+function stand_slots!(
+    slots::Slots{T}, options::SlotOptions{T}, rows::BlockRows, keys, positions::Matrix{Int64}
+) where {T}
+    rule = options.rule
+    for r in 1:rows.count
+        i, _ = query_of(options, rows, r)
+        p = i - 1 + rule.offsets[rows.b]
+        for (m, j) in enumerate(keys)
+            t = positions[j, rows.b]
+            shown = (!rule.causal || t <= p) & (p - t <= rule.left) & (t - p <= rule.right)
+            shown || (slots[m, r] = T(-Inf))
+        end
+    end
+end
