@@ -86,7 +86,7 @@ setup: ## set up all that development needs, tests and linters included
 	$(SET_UP) test
 
 clean: ## remove all that these targets made: environments, tools, builds, generated cases, pages
-	rm -rf .venv .tools site conformance/.cache conformance/peers/*/node_modules rust/target typescript/node_modules typescript/dist
-	rm -f rust/attention-py/python/rosetta_attention_rs/*.so julia/Manifest.toml
+	rm -rf .venv .tools site conformance/.cache conformance/peers/*/node_modules rust/target rust/peers/target typescript/node_modules typescript/dist
+	rm -f rust/attention-py/python/rosetta_attention_rs/*.so julia/Manifest.toml typescript/src/wasm/binary.ts
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find scripts python conformance docs rust -name __pycache__ -o -name '*.egg-info' | xargs rm -rf

@@ -46,15 +46,14 @@ PIP_INSTALL = [str(VENV_PYTHON), "-m", "pip", "install", "--no-input", "--no-com
 # The project's own Python packages, installed in place.
 OWN_PACKAGES = ("conformance", "python")
 
-# What a purpose needs beside the ports: requirement files, node packages, built ports.
+# What a purpose needs beside the ports: requirement files, built ports.
 PURPOSES = {
-    "run": {"requirements": ["base", "minilm", "onnx"], "node_packages": False, "build": True},
+    "run": {"requirements": ["base", "minilm", "onnx"], "build": True},
     "test": {
         "requirements": ["base", "minilm", "onnx", "test", "lint"],
-        "node_packages": True,
         "build": True,
     },
-    "lint": {"requirements": ["base", "onnx", "test", "lint"], "node_packages": True, "build": False},
+    "lint": {"requirements": ["base", "onnx", "test", "lint"], "build": False},
 }
 # The requirement files of a port, by its name or its language.
 PORT_REQUIREMENTS = {
@@ -145,7 +144,7 @@ def only_one_at_a_time() -> Iterator[None]:
         yield
 
 
-def set_up(ports: list[dict], requirements: list[str], node_packages: bool, build: bool) -> bool:
+def set_up(ports: list[dict], requirements: list[str], build: bool) -> bool:
     """Every step in order; true when any had something to do."""
     wanted = list(requirements)
     for what, files in PORT_REQUIREMENTS.items():
@@ -159,8 +158,9 @@ def set_up(ports: list[dict], requirements: list[str], node_packages: bool, buil
     done += [install_own_package(ROOT / folder) for folder in OWN_PACKAGES]
     if "typescript" in wanted:
         done.append(link_node())
-    if node_packages and any_uses(ports, "typescript"):
+    if any_uses(ports, "typescript"):
         done.append(install_node_packages(ROOT / "typescript"))
+        done.append(compile_kernels(ROOT / "typescript"))
     if build:
         done += [build_port(port) for port in ports]
     return any(done)
@@ -268,7 +268,7 @@ export PATH="$here:$PATH"
 
 
 def install_node_packages(folder: Path) -> bool:
-    """`npm ci`, for the linters and tests of a TypeScript folder; the port itself needs no package."""
+    """`npm ci`: the linters of a TypeScript folder, and the compiler of its kernels."""
     lock = folder / "package-lock.json"
     if not lock.is_file():
         raise SetupError(f"{relative(lock)} is missing")
@@ -278,6 +278,23 @@ def install_node_packages(folder: Path) -> bool:
         return False
     with step(f"node packages: npm ci in {relative(folder)}/"):
         run_logged([str(TOOLS / "bin/npm"), "ci", "--no-audit", "--no-fund"], "npm", cwd=folder)
+        write_stamp(stamp, value)
+    return True
+
+
+def compile_kernels(folder: Path) -> bool:
+    """WebAssembly from the kernels, as text in a module that every use of the library loads."""
+    made = folder / "src/wasm/binary.ts"
+    sources = [
+        *source_files(folder / "src/wasm/kernels"),
+        *(folder / name for name in ("tools/build_wasm.ts", "package.json", "package-lock.json")),
+    ]
+    stamp = STAMPS / "kernels-typescript"
+    value = hash_files(sources)
+    if made.is_file() and is_stamped(stamp, value):
+        return False
+    with step(f"kernels: {relative(made)}"):
+        run_logged([str(TOOLS / "bin/npm"), "run", "build:wasm"], "kernels", cwd=folder)
         write_stamp(stamp, value)
     return True
 

@@ -6,6 +6,10 @@ export interface Timing<R> {
   readonly evals: number;
   /** Per evaluation. */
   readonly samplesNs: number[];
+  /** Processor time of all threads over the samples together. */
+  readonly cpuNs: number;
+  /** The most memory that the process has held. */
+  readonly peakBytes: number;
   readonly last: R;
 }
 
@@ -29,16 +33,22 @@ export function timeCall<R>(evaluate: () => R, { warmup, samples, minSampleNs }:
 
   let evals = 1;
   let samplesNs: number[] = [];
+  let cpuNs = 0;
   while (samplesNs.length < samples) {
+    const used = process.cpuUsage();
     const took = elapsed(evals);
+    const { user, system } = process.cpuUsage(used); // microseconds
     if (took < minSampleNs) {
       // Too short, perhaps only now that the compiler has done its work: all samples anew, and longer.
       const missing = minSampleNs / Math.max(took, 1);
       evals = Math.ceil(evals * Math.min(10, 1.2 * missing));
       samplesNs = [];
+      cpuNs = 0;
     } else {
       samplesNs.push(took / evals);
+      cpuNs += 1000 * (user + system);
     }
   }
-  return { firstNs, evals, samplesNs, last: last! };
+  const peakBytes = 1024 * process.resourceUsage().maxRSS;
+  return { firstNs, evals, samplesNs, cpuNs, peakBytes, last: last! };
 }

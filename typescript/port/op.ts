@@ -34,21 +34,29 @@ export type Results = Readonly<Record<string, Tensor<TensorArray>>>;
 /** Reads config and tensors once, and gives the call that can be repeated and timed. */
 export type Reader = (config: Config, tensors: Tensors, want: readonly string[]) => () => object;
 
+/** A variant that gives fewer outputs; a partial one also refuses some features or types. */
+export interface Rung {
+  readonly reader: Reader;
+  readonly outputs: readonly string[];
+  readonly partial?: boolean;
+}
+
 export interface OpTable {
   /** By the names of the protocol, in snake case. */
   readonly outputs: readonly string[];
   readonly features: readonly string[];
-  /** The first is the readable one; the others may give fewer outputs than it. */
-  readonly variants: Readonly<Record<string, Reader | { reader: Reader; outputs: readonly string[] }>>;
+  /** The first is the readable one; the others may give fewer outputs than it, or end somewhere else too. */
+  readonly variants: Readonly<Record<string, Reader | Rung>>;
 }
 
 /** What every op takes. */
 export const DTYPES: readonly string[] = Object.keys(SHORT_NAMES);
 
-/** An op whose variants are all complete. */
+/** An op whose variants are all complete, but for those that say they are partial. */
 export function op({ outputs, features, variants }: OpTable): Op {
   const names = Object.keys(variants);
-  const complete = names.length > 1 ? { complete: names.slice(1) } : {};
+  const whole = names.slice(1).filter((name) => !(variants[name] as Rung).partial);
+  const complete = whole.length > 0 ? { complete: whole } : {};
   return {
     claims: { variants: names, ...complete, dtypes: DTYPES, features },
     prepare(variant, config, tensors, want) {

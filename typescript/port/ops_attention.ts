@@ -1,6 +1,7 @@
 /** The ops around scaled dot-product attention: softmax, sdpa, mha, mla, merge, varlen, scoring, dropout. */
 
 import {
+  blocked,
   type Dropout,
   dropoutSteps,
   type FlashOptions,
@@ -22,12 +23,15 @@ import {
   sdpaSteps,
   softmaxLse,
   splitKv,
+  type Threads,
   type VarlenOptions,
   varlen,
+  wasm,
 } from "../src/index.ts";
 import { attentionOptions, type Config, field, optional, required, ropeOptions } from "./config.ts";
 import { type Op, op, plainOp } from "./op.ts";
 import type { Tensors } from "./safetensors.ts";
+import { engine, inSharedMemory, threads } from "./threads.ts";
 
 /** What every kind of attention over queries, keys and values has. */
 export const COMMON_FEATURES: readonly string[] = [
@@ -70,6 +74,33 @@ export const ATTENTION: Readonly<Record<string, Op>> = {
           const { q, k, v, options } = readSdpa(config, tensors);
           const { splits } = config as SplitOptions;
           return () => splitKv<FloatArray>(q, k, v, { ...options, splits });
+        },
+      },
+      blocked: {
+        outputs: STATE,
+        partial: true,
+        reader(config, tensors) {
+          const { q, k, v, options } = readSdpa(config, tensors);
+          return () => blocked<FloatArray>(q, k, v, options);
+        },
+      },
+      wasm: {
+        outputs: STATE,
+        partial: true,
+        reader(config, tensors) {
+          const { q, k, v, options } = readSdpa(config, tensors);
+          return () => wasm(...([q, k, v, options, engine()] as Parameters<typeof wasm>));
+        },
+      },
+      threads: {
+        outputs: STATE,
+        partial: true,
+        reader(config, tensors) {
+          const { options, ...rest } = readSdpa(config, tensors);
+          const [q, k, v] = [rest.q, rest.k, rest.v].map(inSharedMemory);
+          const bias = inSharedMemory(options.bias ?? null);
+          const call = [q, k, v, { ...options, bias }] as Parameters<Threads["sdpa"]>;
+          return () => threads().sdpa(...call);
         },
       },
     },

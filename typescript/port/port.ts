@@ -10,11 +10,14 @@ import { codeOf, InvalidRequest } from "./errors.ts";
 import type { Call } from "./op.ts";
 import { OPS, prepare } from "./ops.ts";
 import { readTensors, writeTensors } from "./safetensors.ts";
+import { binary, endThreads, grantThreads } from "./threads.ts";
 
 type Json = Record<string, unknown>;
 
 const PROTOCOL = 1;
 const NEWLINE = 0x0a;
+/** Each has memory of its own; more than a machine has are of no use. */
+const MOST_THREADS = 64;
 
 /** The state between requests: whether it was started, and the case that was benched last. */
 class Port {
@@ -43,6 +46,7 @@ class Port {
     if (cmd === "start") return this.#start(request);
     if (cmd === "stop") {
       this.stopped = true;
+      endThreads();
       return { status: "ok" };
     }
     if (cmd !== "run" && cmd !== "bench") {
@@ -54,7 +58,8 @@ class Port {
 
   #start({ protocol, threads }: Json): Json {
     if (protocol !== PROTOCOL) throw new InvalidRequest(`protocol: expected ${PROTOCOL}, got ${protocol}`);
-    whole("threads", threads ?? 1, 1);
+    const granted = Math.min(whole("threads", threads ?? 1, 1), MOST_THREADS);
+    grantThreads(granted);
     this.#started = true;
     return {
       status: "ok",
@@ -63,8 +68,8 @@ class Port {
       language: "TypeScript",
       version: JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")).version,
       runtime: `Node.js ${process.version}, V8 ${process.versions.v8}`,
-      threads: 1, // whatever was granted: every rung here is single-threaded
-      isa: [],
+      threads: granted,
+      isa: binary() === "relaxed" ? ["simd128", "relaxed_simd"] : ["simd128"],
       ops: OPS,
     };
   }
@@ -86,9 +91,10 @@ class Port {
       minSampleNs: whole("min_sample_ns", min_sample_ns ?? 0, 0),
     };
     const call = this.#prepareOnce(request);
-    const { firstNs, evals, samplesNs, last } = timeCall(() => call.evaluate(), plan);
+    const { firstNs, evals, samplesNs, cpuNs, peakBytes, last } = timeCall(() => call.evaluate(), plan);
     if (outputs != null) writeTensors(path("outputs", outputs), call.outputs(last));
-    const measured = { status: "ok", first_ns: firstNs, evals, samples_ns: samplesNs };
+    const times = { first_ns: firstNs, evals, samples_ns: samplesNs, cpu_ns: cpuNs };
+    const measured = { status: "ok", ...times, peak_bytes: peakBytes };
     const steps = call.steps?.(last);
     return steps === undefined ? measured : { ...measured, steps };
   }
@@ -180,3 +186,4 @@ for await (const line of lines()) {
   writeLine(port.answer(line));
   if (port.stopped) break;
 }
+endThreads();

@@ -3,6 +3,7 @@
 export { type AlibiSteps, alibi, alibiSlopes, alibiSteps } from "./alibi.ts";
 export { Bfloat16Array, fromBfloat16, toBfloat16 } from "./bfloat16.ts";
 export { type Block, type BlockOptions, block, type Norm } from "./block.ts";
+export { blocked } from "./blocked.ts";
 export {
   type AppendOptions,
   allOrNothing,
@@ -116,6 +117,7 @@ export type {
   TensorArray,
   WideArray,
 } from "./tensor.ts";
+export { Threads } from "./threads.ts";
 export {
   type Transformer,
   type TransformerOptions,
@@ -124,3 +126,5 @@ export {
   transformerSteps,
 } from "./transformer.ts";
 export { type VarlenOptions, varlen } from "./varlen.ts";
+export { type Binary, bestBinary, Engine } from "./wasm/engine.ts";
+export { wasm } from "./wasm.ts";

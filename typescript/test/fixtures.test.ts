@@ -93,6 +93,12 @@ function compare(name: string, got: Stored, want: Stored, rtol: number): void {
   }
 }
 
+/** What a fast rung says no to, though the case is a good one. */
+function refuses(variant: string, { dropout }: Record<string, unknown>, dtype: string): boolean {
+  const kernels = variant === "wasm" || variant === "threads";
+  return (dropout != null && (kernels || variant === "blocked")) || (kernels && dtype !== "f32");
+}
+
 let walked = 0;
 
 for (const manifest of manifests(FIXTURES)) {
@@ -106,7 +112,8 @@ for (const manifest of manifests(FIXTURES)) {
           walked++;
           await context.test(`${one.id} ${dtype} ${variant}`, () => {
             const { error, steps, tensors } = play(one, variant, readTensors(input!));
-            assert.equal(error, one.error ?? null);
+            assert.equal(error, one.error ?? (refuses(variant, one.config, dtype) ? "unsupported" : null));
+            if (error === "unsupported") return;
             if (one.steps != null) assert.deepEqual(steps, one.steps);
             if (!output) return;
             const answers = readTensors(output);

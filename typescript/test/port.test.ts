@@ -56,7 +56,7 @@ test("start describes the port; a second start is fine; threads are what is in f
   const answer = await port.ask({ cmd: "start", protocol: 1, threads: 2, unknown: true, seq: 1 });
   assert.deepEqual(
     [answer.status, answer.protocol, answer.name, answer.threads, answer.seq],
-    ["ok", 1, "typescript", 1, 1],
+    ["ok", 1, "typescript", 2, 1],
   );
   const ops = answer.ops as Record<string, { variants: string[]; dtypes: string[]; features: string[] }>;
   assert.equal(Object.keys(ops).length, 25);
@@ -338,6 +338,8 @@ test("bench times the call, keeps its case, and writes the last result", async (
     assert.equal(samples.length, 4);
     assert.ok((answer.first_ns as number) > 0);
     for (const sample of samples) assert.ok(sample * (answer.evals as number) >= 199_999);
+    assert.ok(Number.isFinite(answer.cpu_ns) && (answer.cpu_ns as number) >= 0);
+    assert.ok((answer.peak_bytes as number) > 2 ** 20);
     rmSync(path, { force: true }); // what is kept is not read again
   }
   assertClose(written("output"), [5], 1e-15);

@@ -1,0 +1,46 @@
+/** The engine and the threads behind the rungs in WebAssembly, made when they are first asked for. */
+
+import { type Binary, bestBinary, Engine, type Tensor, Threads } from "../src/index.ts";
+
+/** Which binary: the better one, unless the environment says ROSETTA_WASM=plain (or relaxed). */
+export function binary(): Binary {
+  const forced = process.env.ROSETTA_WASM;
+  return forced === "plain" || forced === "relaxed" ? forced : bestBinary();
+}
+
+let single: Engine | null = null;
+
+/** The engine of `wasm`. @throws Unsupported. */
+export function engine(): Engine {
+  single ??= new Engine(binary());
+  return single;
+}
+
+/** The number of threads that `start` granted. */
+let granted = 1;
+let pool: Threads | null = null;
+
+/** Sets the number, and ends the threads that there were. */
+export function grantThreads(count: number): void {
+  endThreads();
+  granted = count;
+}
+
+/** The threads of `threads`. @throws Unsupported. */
+export function threads(): Threads {
+  pool ??= new Threads(granted, binary());
+  return pool;
+}
+
+export function endThreads(): void {
+  pool?.close();
+  pool = null;
+}
+
+/** A tensor in memory that all threads see, so that a call need not copy it there. */
+export function inSharedMemory<T extends Tensor | null>(x: T): T {
+  if (x === null || !(x.data instanceof Float32Array)) return x;
+  const data = new Float32Array(new SharedArrayBuffer(x.data.byteLength));
+  data.set(x.data);
+  return { ...x, data };
+}
