@@ -37,7 +37,7 @@ from ..realise import realise, write_case
 from ..run import Asker, answer_question
 from ..session import PATIENCE, Session
 from ..steps import OUTPUTS
-from . import attention, blocks, caches, linear, positions
+from . import attention, blocks, caches, kernels, linear, positions
 from .broken import REQUIRED, break_one
 from .cache_twins import Twin, draw_twin
 from .draws import Chooser, Decide
@@ -74,6 +74,8 @@ QUESTIONS: dict[str, Callable[[Chooser], Draft]] = {
     "transformer": blocks.transformer,
     "cache_write": positions.cache_write,
 }
+# What `--kernels` asks in their place.
+KERNELS: dict[str, Callable[[Chooser], Draft]] = {"sdpa": kernels.sdpa}
 # An op with many options gets more of the questions.
 WEIGHTS = {"sdpa": 6, "kv_cache": 3, "mha": 3, "rope": 2, "sparse": 2, "block": 2}
 
@@ -122,10 +124,14 @@ class Tally:
     folders: list[Path] = field(default_factory=list)
 
 
-def draw_question(decide: Decide, op: str) -> Drawn:
-    """A question about the op. Rejects one whose answer hangs on a rounding."""
+def draw_question(decide: Decide, op: str, *, for_kernels: bool = False) -> Drawn:
+    """A question about the op, perhaps one of KERNELS. Rejects one whose answer hangs on a rounding."""
     choose = Chooser(decide)
     relation = choose.one_of(RELATIONS)
+    if for_kernels:
+        draft = replace(KERNELS[op](choose), id=f"{SUITE}/{op}")
+        dtype = choose.one_of(DTYPES) if choose.rarely() else "f32"
+        return Drawn(replace(draft, dtypes=(dtype,)), dtype, relation)
     if op == CACHES and choose.sometimes():
         twin = draw_twin(choose)
         drafts = [_settle(draft, "f32") for draft in twin.drafts]
@@ -152,9 +158,19 @@ def _settle(draft: Draft, dtype: str) -> Draft:
 
 
 def run_campaign(
-    ports: Sequence[Port], ops: Sequence[str], count: int, seed: int, folder: Path, console: Console
+    ports: Sequence[Port],
+    ops: Sequence[str],
+    count: int,
+    seed: int,
+    folder: Path,
+    console: Console,
+    *,
+    for_kernels: bool = False,
 ) -> Tally:
-    """Asks `count` questions, shared among the ops by weight. Writes each disagreement below the folder."""
+    """Asks `count` questions, shared among the ops by weight. Writes each disagreement below the folder.
+
+    for_kernels: those of KERNELS, about nothing but the ops that it has.
+    """
     tally = Tally()
     shares = share_out(count, ops)
     with ExitStack() as stack:
@@ -167,7 +183,7 @@ def run_campaign(
         with Bars(console, shares) as bars:
             for op, share in shares.items():
                 try:
-                    _run_op(op, share, seed, asker, tally, bars)
+                    _run_op(op, share, seed, asker, tally, bars, for_kernels=for_kernels)
                 except Disagreement as disagreement:
                     tally.found.append(disagreement)
                     tally.folders.append(write_disagreement(disagreement, folder, seed))
@@ -180,14 +196,16 @@ def share_out(count: int, ops: Sequence[str]) -> dict[str, int]:
     return {op: max(1, round(count * WEIGHTS.get(op, 1) / total)) for op in ops}
 
 
-def _run_op(op: str, share: int, seed: int, asker: "_Asker", tally: Tally, bars: Bars) -> None:
+def _run_op(
+    op: str, share: int, seed: int, asker: "_Asker", tally: Tally, bars: Bars, *, for_kernels: bool
+) -> None:
     """Raises the Disagreement that shrinking ended with."""
     wrong: Disagreement | None = None
     started = time.monotonic()
 
     def ask(data: st.DataObject) -> None:
         nonlocal wrong
-        drawn = draw_question(data.draw, op)
+        drawn = draw_question(data.draw, op, for_kernels=for_kernels)
         results = asker.ask(drawn)
         bad = [
             r for r in results if r.judgement.outcome in BAD or (r.first and r.judgement.outcome != "pass")
@@ -216,7 +234,7 @@ def _run_op(op: str, share: int, seed: int, asker: "_Asker", tally: Tally, bars:
         print_blob=False,
     )(hypothesis.given(st.data())(ask))
     try:
-        hypothesis.seed(f"{seed}/{op}")(test)()
+        hypothesis.seed(f"{seed}/{op}{'/kernels' if for_kernels else ''}")(test)()
     except FlakyFailure:  # a port that answered the same question differently when it was asked again
         assert wrong is not None
         raise wrong from None

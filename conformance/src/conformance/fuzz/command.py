@@ -14,20 +14,28 @@ from ..outcome import OUTCOMES
 from ..ports import Port, check_names
 from ..repository import ROOT
 from ..session import PortGivenUp
-from .campaign import QUESTIONS, describe, run_campaign
+from .campaign import KERNELS, QUESTIONS, describe, run_campaign
 
 FOLDER = ROOT / "site" / "fuzz"
 FOUND = re.compile(rf"({'|'.join(QUESTIONS)})-\d+")  # as write_disagreement names a folder
 
 
 def run_fuzz(
-    ports: Sequence[Port], ops: Sequence[str], count: int, seed: int, out: Path | None, console: Console
+    ports: Sequence[Port],
+    ops: Sequence[str],
+    count: int,
+    seed: int,
+    out: Path | None,
+    console: Console,
+    *,
+    for_kernels: bool = False,
 ) -> int:
-    """The exit status: 1 when any port disagreed, or none answered.
+    """The exit status: 1 when any port disagreed, or none answered. for_kernels: questions that kernels get wrong.
 
     Raises UsageError for an unknown op and a dead port.
     """
-    check_names("op", ops, list(QUESTIONS))
+    known = list(KERNELS if for_kernels else QUESTIONS)
+    check_names("op", ops, known)
     seed = seed or secrets.randbelow(2**31)
     folder = out or FOLDER
     for old in folder.glob("*/manifest.json"):
@@ -35,10 +43,12 @@ def run_fuzz(
             shutil.rmtree(old.parent)
     started = time.monotonic()
     console.print(
-        f"fuzz: seed {seed}, {count} questions, {', '.join(port.name for port in ports)}", highlight=False
+        f"fuzz: seed {seed}, {count} questions{' for kernels' if for_kernels else ''},"
+        f" {', '.join(port.name for port in ports)}",
+        highlight=False,
     )
     try:
-        tally = run_campaign(ports, ops or list(QUESTIONS), count, seed, folder, console)
+        tally = run_campaign(ports, ops or known, count, seed, folder, console, for_kernels=for_kernels)
     except PortGivenUp as fault:
         raise UsageError(f"fuzz: {fault}") from None
     for found, target in zip(tally.found, tally.folders, strict=True):
