@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -33,7 +33,15 @@ PORTS = ("python", "torch", "rust", "typescript", "julia")
 FUZZED, TRACED = "2000", "1000"
 CACHES = "kv_cache"
 SIDE_BY_SIDE = 2
-LONG = ("harness", "julia", "conformance", "fuzz", "fuzz caches")
+# In which order they begin: lint at once, since it fails most often, then the longest. Cargo has one build folder, so
+# lint and rust would wait for each other: they are far apart.
+ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches", "python", "fixtures")
+# A machine tests but one of the kernels that the fast rungs choose from: the others are forced. What each needs of the
+# processor, where it is not what every one has.
+FORCED = {"rust-avx2": "avx2", "rust-portable": "", "julia-8": "avx2", "julia-4": ""}
+FORCED_ASKED = ["--ops", "sdpa,varlen,kv_cache", "--variant", "simd", "--dtype", "f32,f64"]
+# The idle threads of BLAS and OpenMP spin, and take the other section's core. A test of threads says how many it wants.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # A section that takes longer hangs, and is ended.
 SECTION_SECONDS = 1500
 
@@ -63,7 +71,7 @@ class Result:
 
 
 def main() -> int:
-    """Runs the sections, two at a time, the long ones first."""
+    """Runs the sections, two at a time, in an order that ends early."""
     parser = argparse.ArgumentParser(description="Runs every test and sums up.")
     parser.add_argument("--ports", default="", metavar="A,B", help="only what concerns these ports")
     parser.add_argument("--ops", default="", metavar="A,B", help="only these ops in the conformance run")
@@ -71,7 +79,7 @@ def main() -> int:
     ports = [name.strip() for name in arguments.ports.split(",") if name.strip()]
     allowed = read_skips(ports)
     chosen = sections(ports, arguments.ops)
-    queue = sorted(chosen, key=lambda section: section.name not in LONG)
+    queue = sorted(chosen, key=lambda section: (*ORDER, section.name).index(section.name))
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         running = {section.name: pool.submit(run_section, section, allowed) for section in queue}
         try:
@@ -101,7 +109,7 @@ def sections(ports: list[str], ops: str) -> list[Section]:
         command = [str(TOOLS / "bin/npm"), "test"]
         found.append(Section("typescript", command, test_counts.node, folder=ROOT / "typescript"))
     if "julia" in chosen:
-        command = [str(TOOLS / "bin/julia"), "--project=julia", "julia/test/runtests.jl"]
+        command = [str(TOOLS / "bin/julia"), "--project=julia", "-O1", "julia/test/runtests.jl"]
         found.append(Section("julia", command, test_counts.plain))
     found += [
         pytest("harness", "conformance/tests"),
@@ -115,11 +123,36 @@ def sections(ports: list[str], ops: str) -> list[Section]:
         ),
         Section("fuzz", [conformance, "fuzz", "--count", FUZZED, "--seed", "1", *narrow]),
     ]
-    if not ops or CACHES in [name.strip() for name in ops.split(",")]:
+    asked = [name.strip() for name in ops.split(",") if name.strip()]
+    if not asked or "sdpa" in asked:
+        found += forced_tiers(conformance, chosen)
+    if not asked or CACHES in asked:
         traces = [conformance, "fuzz", "--count", TRACED, "--seed", "2", "--ops", CACHES]
         folder = ["--out", relative(LOGS / "fuzz-caches")]  # the other campaign empties its own
         found.append(Section("fuzz caches", [*traces, *folder, *of_ports]))
     return found
+
+
+def forced_tiers(conformance: str, ports: Sequence[str]) -> list[Section]:
+    """The conformance run of the fast rungs alone, with the kernels of other machines."""
+    tiers = [
+        tier
+        for tier, needed in FORCED.items()
+        if tier.partition("-")[0] in ports and (not needed or needed in processor_flags())
+    ]
+    if not tiers:
+        return []
+    report = LOGS / "test-tiers.jsonl"
+    command = [conformance, "run", "--strict", "--ports-dir", "conformance/ports/forced"]
+    command += ["--ports", ",".join(tiers), *FORCED_ASKED]
+    return [Section("tiers", [*command, "--report", relative(report)], test_counts.conformance, report)]
+
+
+def processor_flags() -> set[str]:
+    """What the processor can do, where the system says so."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
 def pytest(name: str, folder: str) -> Section:
@@ -164,7 +197,7 @@ def stop_all(pool: ThreadPoolExecutor) -> None:
 
 def run_into(log: Path, section: Section) -> list[str]:
     """Runs a section's command with its output in a log. Ends it, and all it started, after too long."""
-    environment = tool_environment({"COLUMNS": "100"})
+    environment = tool_environment({"COLUMNS": "100", **ONE_THREAD})
     with log.open("wb") as stream:
         try:
             process = subprocess.Popen(

@@ -24,6 +24,7 @@ from .metamorphic import check_relations
 from .minilm.record import record
 from .minilm.similarity import SUITE as MINILM
 from .minilm.similarity import PortSimilarity, measure_session, to_results
+from .more_threads import check_threads
 from .outcome import Result
 from .pairs import OP as PAIRED
 from .pairs import check_pairs
@@ -155,7 +156,9 @@ def _run_one(
     """All results of one port, what it made of the sentences, and the seconds that it took."""
     started = time.monotonic()
     results = check_protocol(session) if options.protocol else []
-    results += check_relations(session, suites, options.narrowing) if options.metamorphic else []
+    if options.metamorphic:
+        results += check_relations(session, suites, options.narrowing)
+        results += check_threads(session, suites, options.narrowing)
     real = options.sentences and any(suite.suite.suite == MINILM for suite in suites)
     found = measure_session(session) if real else None
     results += to_results(found) if found else []
