@@ -1,14 +1,31 @@
 """Inputs made coarser than f32, and how often the bounds tell the answers apart."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
 from conformance import cases
 from conformance.bounds import derive
+from conformance.cases.draft import Draft
 from conformance.oracle import answer
 from conformance.oracle.kv_cache import predict_codes
 from conformance.realise import realise
+from conformance.tensors import Tensors
+
+
+@cache
+def answered(suite: str) -> list[tuple[Draft, Tensors, Tensors, Tensors]]:
+    """Every case of the suite in f32 that has an answer: its inputs, the answer and the bounds."""
+    found = []
+    for draft in cases.drafts(suite):
+        if draft.error is None:
+            inputs, expected = realise(draft, "f32")
+            assert expected is not None
+            found.append(
+                (draft, inputs, expected, derive(draft.op, draft.config, inputs, "f32", draft.steps))
+            )
+    return found
 
 
 def count_caught(
@@ -19,11 +36,9 @@ def count_caught(
     Not those by hand, whose small integers no type rounds, nor those with fewer elements than `smallest_input`.
     """
     caught = asked = 0
-    for draft in cases.drafts(suite):
-        if draft.error is not None or "f32" not in draft.dtypes or "by-hand" in draft.id:
+    for draft, inputs, expected, bounds in answered(suite):
+        if "f32" not in draft.dtypes or "by-hand" in draft.id:
             continue
-        inputs, expected = realise(draft, "f32")
-        assert expected is not None
         if sum(x.size for x in inputs.values()) < smallest_input or not any(
             x.size for x in expected.values()
         ):
@@ -32,7 +47,6 @@ def count_caught(
             coarse = {n: coarsen(x) if x.dtype == np.float32 else x for n, x in inputs.items()}
         if draft.steps is not None and predict_codes(draft.config, coarse) != list(draft.steps):
             continue  # what the coarser type cannot hold has no code
-        bounds = derive(draft.op, draft.config, inputs, "f32", draft.steps)
         other = answer(draft.op, draft.config, coarse, draft.steps)
         asked += 1
         with np.errstate(invalid="ignore"):  # what is infinite in both is left out

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from fakes import fake_port
 from rich.console import Console
@@ -16,13 +17,17 @@ from test_run import RIGHT, case, make_suite
 from conformance.bench import Options, run_bench, with_reference
 from conformance.bench_answers import BadTimes, read_samples
 from conformance.bench_file import BenchReport, Cell, Sample, read_bench
-from conformance.bench_plan import QUICK
-from conformance.bench_rounds import Entrant, order_round, plan_rounds
+from conformance.bench_plan import LEAST_PART_S, QUICK
+from conformance.bench_rounds import LEAST_THREADED_FLOPS, Entrant, order_round, plan_rounds
 from conformance.bench_stats import find_warnings, noise_floor, round_speeds, summarise
 from conformance.bench_text import show_bench
+from conformance.case import Suite, encode_suite
+from conformance.cases.draft import Draft
 from conformance.errors import UsageError
-from conformance.fixtures import LoadedSuite
+from conformance.fixtures import LoadedSuite, describe, load_folder
+from conformance.flags import NOTES
 from conformance.ports import Port
+from conformance.realise import realise, write_case
 from conformance.report import InvalidReport
 from conformance.session import Timeouts
 
@@ -270,3 +275,89 @@ def test_the_numpy_port_answers_bench_as_the_driver_expects(tmp_path: Path) -> N
     assert 0 < row.min_ns <= row.median_ns
     assert row.first_ns > 0
     assert 0 < row.share < 1
+
+
+def test_two_threads_are_a_process_of_their_own_beside_the_first(tmp_path: Path) -> None:
+    claims = {"sdpa": {"variants": ["naive", "threads"], "dtypes": ["f32"], "features": []}}
+    script = tmp_path / "threaded.py"
+    script.write_text(
+        f"""
+import json, sys
+import numpy as np
+from safetensors.numpy import load_file, save_file
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["cmd"] == "start":
+        threads = min(request["threads"], 2)
+        answer = {{"status": "ok", "protocol": 1, "name": "x", "threads": threads, "ops": {claims!r}}}
+    elif request["cmd"] == "bench":
+        if "outputs" in request:
+            x = load_file(request["inputs"])
+            s = x["q"] @ x["k"].swapaxes(-1, -2) / 2
+            w = np.exp(s - s.max(-1, keepdims=True))
+            save_file({{"output": w / w.sum(-1, keepdims=True) @ x["v"]}}, request["outputs"])
+        ns = 4e5 / threads if request["variant"] == "threads" else 8e5
+        import time; time.sleep(2e-9 * ns * request["samples"])
+        answer = {{"seq": request["seq"], "status": "ok", "first_ns": ns, "evals": 1}}
+        answer["samples_ns"] = [ns] * request["samples"]
+    else:
+        answer = {{"status": "ok"}}
+    print(json.dumps(answer), flush=True)
+    if request["cmd"] == "stop":
+        break
+"""
+    )
+    names = ("python", "other")
+    ports = [Port(name, "X", "port", [sys.executable, str(script)]) for name in names]
+    suite = threaded_suite(tmp_path)
+    options = Options(
+        file=tmp_path / "bench.jsonl", more_threads=(2, 3), timeouts=Timeouts(start=20), limits=False
+    )
+    report = run_bench(ports, [suite], FAST, options, Console(file=io.StringIO()))
+    assert report.footer.ok, report.footer.problems
+    assert [(row.port, row.variant, row.min_ns) for row in report.rows] == [
+        ("python", "naive", 8e5),
+        ("python", "threads", 4e5),
+        ("other", "naive", 8e5),
+        ("other", "threads", 4e5),
+    ]
+    # Of the rungs only that which is made for it, and not with three, which the ports do not have.
+    assert [(row.port, row.variant, row.threads, row.min_ns) for row in report.threaded] == [
+        ("python", "threads", 2, 2e5),
+        ("other", "threads", 2, 2e5),
+    ]
+    assert {gain for row in report.threaded for gain in row.gains} == {2.0}
+    assert read_bench(tmp_path / "bench.jsonl") == report
+    out = io.StringIO()
+    show_bench(report, Console(file=out, width=200))
+    assert "2 threads against 1\n" in out.getvalue()
+    assert "other:threads" in out.getvalue().partition("2 threads against 1")[2]
+
+
+def threaded_suite(folder: Path) -> LoadedSuite:
+    """One case of sdpa with D = 4, said to be large."""
+    draw = np.random.default_rng(0)
+    inputs = {name: draw.normal(size=(1, 1, 3, 4)) for name in ("q", "k", "v")}
+    draft = Draft("bench/x", "sdpa", inputs, {}, flags=("Bench",), note="x", dtypes=("f32",))
+    files = {"f32": write_case(folder / "suite", draft, "f32", *realise(draft, "f32"))}
+    large = msgspec.structs.replace(describe(draft, files), flops=LEAST_THREADED_FLOPS)
+    suite = Suite("bench", 1, [large], {"Bench": NOTES["Bench"]})
+    (folder / "suite/manifest.json").write_bytes(encode_suite(suite))
+    return load_folder(folder / "suite")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "threads", "apart"),
+    [(1.0, 0, 0.0), (0.9, 1, 0.1), (1.2, 1, 0.2), (1.2, 2, 0.0), (2.0, 2, 0.0), (2.5, 2, 0.5), (0.5, 2, 0.5)],
+)
+def test_several_threads_may_use_more_processor_time_than_wall_time(
+    cpu: float, threads: int, apart: float
+) -> None:
+    assert replace_sample(sample("x", 0, 1.0, cpu=cpu), threads=threads).apart == pytest.approx(apart)
+
+
+def test_cells_get_less_when_the_time_before_them_was_longer_than_thought() -> None:
+    plan = replace(QUICK, seconds=10, most_per_cell_s=5, most_s=20, warm_up_s=0.1)
+    assert plan.part(4) == plan.part_left(4, 4, 0.0) == 2.5
+    assert plan.part_left(4, 2, 17.0) == pytest.approx(1.4)
+    assert plan.part_left(4, 2, 30.0) == LEAST_PART_S

@@ -2,6 +2,7 @@
 
 import io
 import math
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,13 @@ import pytest
 from fakes import fake_port
 from rich.console import Console
 from synthetic import PORTS, suites, write_bench, write_report
+from test_bench_goals import report
+from test_memory import PORT
 from test_run import RIGHT, case, make_suite
 
 from conformance import bench_suites
-from conformance.bench_file import BenchReport, Sample, read_bench
+from conformance.bench_file import BenchReport, Memory, Sample, read_bench
+from conformance.bench_memory import measure_memory
 from conformance.bench_plan import QUICK, Rates
 from conformance.bench_rounds import check_cell, list_cells
 from conformance.bench_scaling import Curve, find_curves, fit, show_scaling
@@ -21,7 +25,9 @@ from conformance.bench_suites import load_bench_suite
 from conformance.cases import bench_grid
 from conformance.cases.bench_grid import Shape
 from conformance.features import cost
+from conformance.memory import can_measure
 from conformance.page import draw
+from conformance.ports import Port
 from conformance.realise import realise
 from conformance.run import Asker
 from conformance.session import Session
@@ -105,7 +111,7 @@ def test_cases_are_made_once_and_again_when_the_code_changes(
     assert len(said) == 2
     changed = tmp_path / "source.py"
     changed.write_text("other")
-    monkeypatch.setattr(bench_suites, "SOURCES", (str(changed),))
+    monkeypatch.setitem(bench_suites.SOURCES, "grid", (str(changed),))
     load_bench_suite("grid", said.append, tmp_path / "a")
     assert len(said) == 4
 
@@ -156,3 +162,48 @@ def test_what_would_take_too_long_is_not_even_tried(tmp_path: Path) -> None:
         entrant = check_cell(session, question, asker, QUICK, 1.0, rates.predict("fake", question))
         assert (entrant.cell.outcome, entrant.rounds) == ("pass", 0)
         assert entrant.cell.note.startswith("not timed: an evaluation would take 1000.0 s")
+
+
+def test_batch_threads_and_memory_have_curves_of_their_own(tmp_path: Path) -> None:
+    times = {
+        **{(f"scaling/batch/{n}", "rust", "threads"): (1e6 * n,) for n in (1, 2, 4)},
+        ("scaling/prefill/2048", "rust", "threads"): (8e6,),
+        ("scaling/prefill/2048", "rust", "naive"): (9e9,),
+    }
+    twice = {("scaling/prefill/2048", "rust", "threads"): (4e6,)}
+    found = report(times, twice)
+    memory = [Memory("rust", "simd", n, 512 * n * n) for n in (1024, 4096)]
+    curves = {(c.what, c.variant): c for c in find_curves(msgspec.structs.replace(found, memory=memory))}
+    assert curves["batch", "threads"].exponent == pytest.approx(1)
+    assert curves["threads", "threads"].times == {1: 8e6, 2: 4e6}
+    assert curves["threads", "threads"].exponent == pytest.approx(-1)
+    assert ("threads", "naive") not in curves
+    assert curves["memory", "simd"].exponent == pytest.approx(2)
+    out = io.StringIO()
+    show_scaling(msgspec.structs.replace(found, memory=memory), Console(file=out, width=200))
+    for part in ("B^1.00", "n^-1.00", "512 MiB", "8192 MiB"):
+        assert part in out.getvalue()
+
+
+def test_memory_without_the_suite_is_no_curve() -> None:
+    assert find_curves(report(memory=1)) == []
+
+
+@pytest.mark.skipif(not can_measure(), reason="only Linux tells")
+def test_memory_is_measured_of_rungs_without_a_table_that_are_fast_enough(tmp_path: Path) -> None:
+    script = tmp_path / "fake.py"
+    text = PORT.replace('"naive", "flash"', '"naive", "flash", "simd", "bad"')
+    bad = '        assert request["variant"] != "bad"\n'
+    script.write_text(text.replace("        save_file", f"{bad}        save_file"))
+    port = Port(name="fake", language="Python", kind="port", command=[sys.executable, str(script)])
+    rates = Rates({("sdpa", "fake", variant): 1.0 for variant in ("naive", "simd", "bad")})
+    problems: list[str] = []
+    with Session(port) as session:
+        session.start()
+        assert measure_memory([session], (), rates, problems) == []
+        found = measure_memory([session], (1024,), rates, problems)
+    # naive holds a table, of flash no rate is known, and bad fails.
+    assert [(one.variant, one.length) for one in found] == [("simd", 1024)]
+    assert found[0].bytes > 0
+    assert len(problems) == 1
+    assert problems[0].startswith("memory: fake bad, T = 1024")

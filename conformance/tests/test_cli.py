@@ -92,7 +92,7 @@ def test_ports_are_listed(conformance: Run, ports_folder: Path) -> None:
     status, out, _ = conformance("ports", "--ports-dir", str(ports_folder), "--start")
     assert status == 0
     assert "mine         port  Python" in out
-    assert "sdpa: naive, flash, split in f32, f64, f16, bf16; causal" in out
+    assert "sdpa: naive, flash, split, blocked in f32, f64, f16, bf16; causal" in out
 
 
 def test_somebody_elses_case_passes(conformance: Run, ports_folder: Path, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_somebody_elses_case_passes(conformance: Run, ports_folder: Path, tmp_pa
     where = ["--cases", str(cases), "--ports-dir", str(ports_folder), "--report", str(report)]
     status, out, _ = conformance("run", *where)
     assert status == 0, out
-    assert "3 results: 3 pass; all is well" in out
+    assert "4 results: 4 pass; all is well" in out
     assert read_report(report).header.narrowing == {"cases": "cases"}
     status, out, _ = conformance("explain", "mine/first", "--cases", str(cases), "--report", str(report))
     assert status == 0

@@ -25,8 +25,9 @@ FOLDER = Path(__file__).parent / "liars"
 # A liar that hangs is waited for this long, and one that keeps dying is given up soon.
 TIMEOUTS = Timeouts(start=60, run=1.5)
 MAX_RESTARTS = 3
-# Two honest ones, and the liars of test_metamorphic and of test_fuzz_caches.
+# Two honest ones, and the liars of test_metamorphic, of test_fuzz_caches and of test_fuzz_kernels.
 ELSEWHERE = {"honest", "machine_port", "noisy", "cache_rows"}
+ELSEWHERE |= {"kernel_hidden_block", "kernel_last_lane", "kernel_correction"}
 OTHERS = 5  # every so many cases are asked whatever their flags,
 MOST_OTHERS = 25  # or so many of a large suite
 
@@ -99,6 +100,19 @@ LIARS = [
     Liar("merge_reads_empty", "merge", "flash/merge/empty/first", "EmptyState", message="NaN"),
     Liar("flash_first_tile", "sdpa", "flash/hidden/first", "HiddenTile", message="NaN", variant="flash"),
     Liar("flash_last_tile", "sdpa", "flash/block-k/2", "VectorTail", variant="flash"),
+    *(
+        Liar(f"fast_rung {lie}", "sdpa", f"sdpa/{case}", flag, variant="simd")
+        for lie, case, flag in (
+            ("channels", "head-size/17", "VectorTail"),
+            ("values", "value-size/17", "VectorTail"),
+            ("keys", "kv-len/17", "VectorTail"),
+            ("rows", "q-len/17", "VectorTail"),
+            ("stops", "blocks/hidden-middle", "HiddenTile"),
+            ("reads", "blocks/hidden-middle-bias", "HiddenPoison"),
+            ("nan", "blocks/nan-key", "VisibleNaN"),
+            ("top", "blocks/rising", "Overflow"),
+        )
+    ),
     Liar("sequence_leak", "varlen", "varlen/by-hand/two", "SequenceLeak"),
     Liar("scaled_is_dot", "scoring", "scoring/by-hand/scaled", "ScoreForm"),
     Liar("packed_in_blocks", "mha", "mha/by-hand/heads", "PackedLayout"),

@@ -111,3 +111,20 @@ def test_the_shares_are_written_beside_the_rates() -> None:
     assert show_rate(50.0, 0.0) == "50.0"
     assert show_rate(0.0, 0.0) == ""
     assert "avx512): 100 GFLOP/s" in limits_line(FOUND)
+
+
+def test_webassembly_has_a_limit_of_its_own_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(program: str) -> float:
+        node = tmp_path / "node"
+        node.write_text(f"#!/bin/sh\n{program}\n")
+        node.chmod(0o755)
+        monkeypatch.setattr(limits, "NODE", node)
+        return limits._measure_wasm(0.01)
+
+    assert measured('echo "{\\"gflops\\": 40.5, \\"relaxed\\": true}"') == 40.5
+    for broken in ("exit 1", "echo nothing", "echo 3", 'echo "{}"'):
+        assert measured(broken) == 0
+    monkeypatch.setattr(limits, "NODE", tmp_path / "none")
+    assert limits._measure_wasm(0.01) == 0
+    assert "WebAssembly" not in limits_line(FOUND)
+    assert "; 40.5 GFLOP/s in WebAssembly" in limits_line(msgspec.structs.replace(FOUND, wasm_gflops=40.5))

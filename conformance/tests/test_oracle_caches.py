@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, find, given, settings
+from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 
 from conformance import cases
@@ -74,14 +74,15 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("id_", "values"), BY_HAND)
 def test_the_values_that_the_notes_give(id_: str, values: list[float] | None) -> None:
-    _, expected = realise(DRAFTS[id_], "f32")
+    _, expected = realise(DRAFTS[id_], "f64")
     assert expected is not None
+    digits = 5e-7  # of values with six of them behind the point
     if values is None:
-        assert expected["out0"].ravel() == pytest.approx([1.5 * np.log(3), 0, 0], abs=1e-6)
+        assert expected["out0"].ravel() == pytest.approx([1.5 * np.log(3), 0, 0], rel=0, abs=digits)
         return
     for number, value in enumerate(values):
-        assert expected[f"out{number}"].ravel()[0] == pytest.approx(value, rel=1e-6)
-        assert expected[f"again.out{number}"].ravel()[0] == pytest.approx(value, rel=1e-6)
+        assert expected[f"out{number}"].ravel()[0] == pytest.approx(value, rel=0, abs=digits)
+        assert expected[f"again.out{number}"].ravel()[0] == pytest.approx(value, rel=0, abs=digits)
 
 
 def test_the_long_prefill_and_the_rows_by_hand() -> None:
@@ -212,7 +213,8 @@ def test_pages_are_neither_lost_nor_held_without_a_slot(data: st.DataObject) -> 
     "kind", sorted({draft.config.get("kind") or "contiguous" for draft in DRAFTS.values()})
 )
 def test_every_kind_that_has_cases_is_drawn(kind: str) -> None:
-    found = find(st.data(), lambda data: Trace(Chooser(data.draw)).kind == kind)
+    drawn = settings(phases=[Phase.generate], max_examples=500)  # the smallest one is no better
+    found = find(st.data(), lambda data: Trace(Chooser(data.draw)).kind == kind, settings=drawn)
     assert found is not None
 
 

@@ -111,7 +111,7 @@ def test_by_hand(case: str) -> None:
     draft = next(d for d in cases.drafts(case.split("/")[0]) if d.id == case)
     _, expected = realise(draft, "f64")
     assert expected is not None
-    assert expected["output"].ravel() == pytest.approx(BY_HAND[case], abs=1e-6)
+    assert expected["output"].ravel() == pytest.approx(BY_HAND[case], rel=0, abs=5e-7)  # of six digits
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -209,15 +209,15 @@ def test_linear_attention_in_parts_is_the_whole() -> None:
     """Property: the second half from the first one's state gives the rows of the whole."""
     inputs = linear_inputs("parts", 2, 4, 2, 9, 9, 3, 5)
     whole = answer("linear_attention", {"causal": True}, inputs)
+    bounds = derive("linear_attention", {"causal": True}, inputs, "f64")
     for cut in range(10):
         first = answer("linear_attention", {"causal": True}, {n: x[:, :, :cut] for n, x in inputs.items()})
         rest = {n: x[:, :, cut:] for n, x in inputs.items()}
         rest |= {"state": first["state"], "norm": first["norm"]}
         second = answer("linear_attention", {"causal": True}, rest)
-        assert np.allclose(
-            np.concatenate([first["output"], second["output"]], axis=2), whole["output"], rtol=1e-12
-        )
-        assert np.allclose(second["state"], whole["state"], rtol=1e-12)
+        output = np.concatenate([first["output"], second["output"]], axis=2)
+        assert (np.abs(output - whole["output"]) <= bounds["output"]).all()
+        assert (np.abs(second["state"] - whole["state"]) <= bounds["state"]).all()
 
 
 def test_the_gated_rules_without_gates_are_the_plain_one() -> None:
@@ -230,8 +230,10 @@ def test_the_gated_rules_without_gates_are_the_plain_one() -> None:
     assert np.array_equal(plain["output"], still["output"])
     ones = {"q": q, "k": k, "v": v, "beta": draw.uniform(1, 1, 6, 1)}
     delta = answer("gated_linear", {"rule": "delta"}, ones)
-    both = answer("gated_linear", {"rule": "gated_delta"}, ones | {"decay": np.zeros((1, 2, 6, 3))})
-    assert np.allclose(delta["output"], both["output"], rtol=1e-14)
+    gated = ones | {"decay": np.zeros((1, 2, 6, 3))}
+    both = answer("gated_linear", {"rule": "gated_delta"}, gated)
+    bounds = derive("gated_linear", {"rule": "gated_delta"}, gated, "f64")
+    assert (np.abs(delta["output"] - both["output"]) <= bounds["output"]).all()
 
 
 def test_a_key_that_is_written_twice_is_replaced() -> None:

@@ -1,10 +1,12 @@
 """The peers that are installed, on ONNX's vectors: each result passes or is on the peer's list."""
 
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from conformance import fixtures
@@ -31,7 +33,12 @@ NODE_PACKAGES = {
 }
 
 
+RUST_PEERS = ROOT / "rust/peers/target/release/rosetta-peers"  # all of Rust's in one
+
+
 def is_installed(name: str) -> bool:
+    if PEERS[name].language == "Rust":
+        return RUST_PEERS.is_file()
     return find_spec(PACKAGES[name]) is not None if name in PACKAGES else NODE_PACKAGES[name].is_dir()
 
 
@@ -88,3 +95,32 @@ def test_a_peer_is_built_from_its_own_lock_file() -> None:
             if word.startswith("conformance/peers/"):
                 assert (folder / "package-lock.json").is_file()
     assert read_port(ROOT / "conformance/ports/tfjs.toml").build
+
+
+@pytest.mark.skipif(not is_installed("onnxruntime"), reason="onnxruntime comes with `make peers` only")
+@pytest.mark.parametrize(
+    ("config", "plan", "opset"),
+    [({}, {}, 24), ({"causal": True}, {}, 24), ({"window": [3, 0]}, {}, 25), ({"causal": True}, None, 25)],
+)
+def test_timed_is_the_opset_that_onnxruntime_has_a_kernel_for(
+    config: dict[str, object],
+    plan: dict[str, int] | None,
+    opset: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "conformance/peers/onnxruntime")
+    attention = import_module("attention")
+    asked = []
+
+    class Engine:
+        attention = 25
+
+        def run_node(self, operator: str, opset: int, *rest: object) -> list[np.ndarray]:
+            asked.append((operator, opset))
+            return [np.zeros(1)]
+
+    engine = Engine()
+    engine.plan = plan  # type: ignore[attr-defined]
+    tensors = {name: np.zeros((1, 1, 3, 4), np.float32) for name in ("q", "k", "v")}
+    attention.attend(engine, config, tensors, ["output"])
+    assert asked == [("Attention", opset)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import UsageError
-from conformance.ports import Port, check_commands, check_names, choose_ports, read_port, read_ports
+from conformance.ports import PORTS, Port, check_commands, check_names, choose_ports, read_port, read_ports
 
 GOOD = """
 name = "mine"
@@ -87,3 +87,17 @@ def test_the_projects_own_port_files_are_good() -> None:
     ports = read_ports()
     assert ports[0].name == "python"
     assert all(p.kind in ("port", "peer") for p in ports)
+
+
+def test_a_forced_tier_is_its_port_in_all_but_its_kernels() -> None:
+    known = {port.name: port for port in read_ports()}
+    forced = read_ports(PORTS / "forced")
+    assert {port.name for port in forced} == {"rust-avx2", "rust-portable", "julia-8", "julia-4"}
+    for port in forced:
+        own = known[port.name.partition("-")[0]]
+        assert (port.language, port.kind, port.command) == (own.language, own.kind, own.command)
+        added = set(port.env.items()) - set(own.env.items())
+        assert [name for name, _ in added] == [
+            {"rust": "ROSETTA_SIMD_TIER", "julia": "ROSETTA_SIMD_LANES"}[own.name]
+        ]
+        assert port.env.items() >= own.env.items()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,12 +24,14 @@ from .bench_file import (
     BenchHeader,
     BenchReport,
     Cell,
+    Memory,
     Sample,
     build_report,
     write_line,
 )
+from .bench_memory import measure_memory
 from .bench_plan import Budget, Plan, Rates
-from .bench_rounds import check_cell, list_cells, time_case
+from .bench_rounds import check_cell, list_cells, list_threaded, time_case
 from .errors import UsageError
 from .fixtures import LoadedSuite
 from .known_failures import BAD
@@ -50,11 +52,16 @@ STARTED_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Options:
-    """Where things are, and how the run was restricted, for the report. limits: whether the machine's are measured."""
+    """Where things are, and how the run was restricted, for the report.
+
+    threads: granted to every port; more_threads: what rungs made for it are timed with besides, by a second process of
+    their port each. limits: whether the machine's are measured.
+    """
 
     described: dict[str, str] = field(default_factory=dict)
     file: Path = DEFAULT_BENCH
     threads: int = 1
+    more_threads: Sequence[int] = ()
     timeouts: Timeouts = PATIENCE
     root: Path = ROOT
     limits: bool = True
@@ -71,14 +78,17 @@ def run_bench(
             f"no case is left to time: {options.described or 'the fixtures have no bench suite'}"
         )
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    lines: list[Sample | Cell | Limits] = []
+    lines: list[Sample | Cell | Limits | Memory] = []
     problems: list[str] = []
     with ExitStack() as stack:
         stream = stack.enter_context(options.file.open("wb"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
         stack.callback(kill_all)
         sessions = _start_all(stack, ports, options)
-        problems += [f"{session.port.name}: {session.given_up}" for session in sessions if session.given_up]
+        more = _start_more(stack, ports, options)
+        problems += [
+            f"{session.port.name}: {session.given_up}" for session in [*sessions, *more] if session.given_up
+        ]
         before, no_limits = _limits(plan, options)
         header = _describe(sessions, plan, options, no_limits)
         write_line(stream, header)
@@ -86,28 +96,33 @@ def run_bench(
             write_line(stream, each)
         lines += before
         peak = best_of(before)
-        most_gflops = options.threads * (BEYOND_PEAK * peak.fma_gflops if peak else MOST_GFLOPS)
+        most_gflops = BEYOND_PEAK * peak.fma_gflops if peak else MOST_GFLOPS
         budget = Budget(plan.repeats_s)
+        asked = [*((one, list_cells) for one in sessions), *((one, list_threaded) for one in more)]
         cells = [
-            (case, session, q)
+            (case, session, question)
             for suite, case in cases
-            for session in sessions
-            for q in list_cells(session, suite, case)
+            for session, list_questions in asked
+            for question in list_questions(session, suite, case)
         ]
-        part_s = min(plan.most_per_cell_s, plan.seconds / max(1, len(cells)))
-        askers = {session.port.name: _ask_in(folder / session.port.name, session) for session in sessions}
+        done = 0
+        askers = {
+            id(one): _ask_in(folder / f"{one.port.name}-{one.threads}", one) for one in [*sessions, *more]
+        }
         bars = stack.enter_context(Bars(console, {"bench": len(cells)}))
         fastest = Rates()
         for _, case in cases:
             begun = time.monotonic()
+            part_s = plan.part_left(len(cells), len(cells) - done, begun - started)
             entrants = []
             for owner, session, question in cells:
                 if owner is case:
-                    asker = askers[session.port.name]
+                    asker = askers[id(session)]
                     needed = fastest.predict(session.port.name, question)
                     entrant = check_cell(session, question, asker, plan, part_s, needed)
                     entrants.append(entrant)
                     bars.tick("bench", entrant.cell.outcome in BAD)
+            done += len(entrants)
             samples = time_case(entrants, plan, header.reference, budget, most_gflops)
             fastest.learn(samples, case.op, case.flops)
             found: list[Sample | Cell] = [*(entrant.cell for entrant in entrants), *samples]
@@ -120,9 +135,11 @@ def run_bench(
                         f"{entrant.name} {case.id}: {entrant.cell.outcome}: {entrant.cell.message}"
                     )
             bars.say(f"{case.id:<28} {len(entrants)} cells ({time.monotonic() - begun:.1f} s)")
-        for each in _limits(plan, options)[0] if before else []:
-            write_line(stream, each)
-            lines.append(each)
+        last: list[Limits | Memory] = [*(_limits(plan, options)[0] if before else [])]
+        last += measure_memory(sessions, plan.memory_lengths, fastest, problems)
+        for found_last in last:
+            write_line(stream, found_last)
+            lines.append(found_last)
         if not any(isinstance(line, Sample) for line in lines):
             problems.append("nothing was timed")
         footer = BenchFooter(
@@ -174,6 +191,19 @@ def _start_all(stack: ExitStack, ports: Sequence[Port], options: Options) -> lis
     return sessions
 
 
+def _start_more(stack: ExitStack, ports: Sequence[Port], options: Options) -> list[Session]:
+    """A process for each further number of threads, of the ports that say that they have so many."""
+    started = [
+        session
+        for threads in options.more_threads
+        for session in _start_all(stack, ports, replace(options, threads=threads))
+    ]
+    for session in started:
+        if session.claims is not None and session.claims.threads != session.threads:
+            session.kill()
+    return [session for session in started if session.given_up or session.pid is not None]
+
+
 def _describe(sessions: Sequence[Session], plan: Plan, options: Options, no_limits: str) -> BenchHeader:
     ports = [session.port for session in sessions]
     first = next((s for s in sessions if s.port.name == REFERENCE and s.claims), None) or next(
@@ -195,4 +225,5 @@ def _describe(sessions: Sequence[Session], plan: Plan, options: Options, no_limi
         ],
         narrowing=options.described,
         no_limits=no_limits,
+        more_threads=list(options.more_threads),
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
-from .bench_stats import BenchRow, differ, find_warnings, summarise
+from .bench_stats import BenchRow, differ, find_warnings, ratios, summarise
 from .limits import Limits, best_of
 from .machine import Machine
 from .outcome import Outcome
@@ -24,7 +25,8 @@ DEFAULT_BENCH = ROOT / "site/bench.jsonl"
 class BenchHeader(msgspec.Struct, frozen=True, tag_field="kind", tag="header"):
     """Where, when, and how. reference: the port whose first variant the others are compared with.
 
-    no_limits: why those of the machine were not measured.
+    no_limits: why those of the machine were not measured. threads: of every cell; more_threads: what some of them were
+    timed with besides.
     """
 
     format: int
@@ -39,6 +41,7 @@ class BenchHeader(msgspec.Struct, frozen=True, tag_field="kind", tag="header"):
     ports: list[PortRecord]
     narrowing: dict[str, str]
     no_limits: str = ""
+    more_threads: list[int] = []
 
 
 class Sample(msgspec.Struct, frozen=True, tag_field="kind", tag="sample"):
@@ -47,6 +50,7 @@ class Sample(msgspec.Struct, frozen=True, tag_field="kind", tag="sample"):
     place: its place in the order of the round. samples_ns: per evaluation. wall_s and cpu_s: of the whole
     request, as the driver saw them. cpu_ns: processor time of the samples alone, as the port saw it; 0 where it does
     not say. dropped: measured again, because wall and processor time differed, and not counted.
+    threads: that the port was granted; 0 in an older file: what its header says.
     """
 
     case: str
@@ -61,13 +65,14 @@ class Sample(msgspec.Struct, frozen=True, tag_field="kind", tag="sample"):
     cpu_s: float
     cpu_ns: float = 0.0
     dropped: bool = False
+    threads: int = 0
 
     @property
     def apart(self) -> float:
         """By which fraction processor and wall time differ: by the port's own clocks, else by the driver's."""
         if self.cpu_ns:
-            return differ(self.cpu_ns, self.evals * sum(self.samples_ns))
-        return differ(self.cpu_s, self.wall_s)
+            return differ(self.cpu_ns, self.evals * sum(self.samples_ns), self.threads)
+        return differ(self.cpu_s, self.wall_s, self.threads)
 
 
 class Cell(msgspec.Struct, frozen=True, tag_field="kind", tag="cell"):
@@ -86,6 +91,16 @@ class Cell(msgspec.Struct, frozen=True, tag_field="kind", tag="cell"):
     peak_bytes: int = 0
     flops: int = 0
     bytes: int = 0
+    threads: int = 0
+
+
+class Memory(msgspec.Struct, frozen=True, tag_field="kind", tag="memory"):
+    """What one call of sdpa took beyond what was there before: T = length, B = H = 1, D = 64, f32 (memory.py)."""
+
+    port: str
+    variant: str
+    length: int
+    bytes: int
 
 
 class BenchFooter(msgspec.Struct, frozen=True, tag_field="kind", tag="footer"):
@@ -98,13 +113,14 @@ class BenchFooter(msgspec.Struct, frozen=True, tag_field="kind", tag="footer"):
     seconds: float
 
 
-Line = BenchHeader | Limits | Sample | Cell | BenchFooter
+Line = BenchHeader | Limits | Sample | Cell | Memory | BenchFooter
 
 
 class BenchReport(msgspec.Struct, frozen=True):
     """A finished benchmark. noise: for each case the A/A noise floor, as a fraction.
 
-    limits: of the machine, where they were measured: the highest of each.
+    limits: of the machine, where they were measured: the highest of each. threaded: the cells that were timed with more
+    threads than the others, by how many; their gain is over the same rung with the fewest.
     """
 
     header: BenchHeader
@@ -112,6 +128,8 @@ class BenchReport(msgspec.Struct, frozen=True):
     noise: dict[str, float]
     footer: BenchFooter
     limits: Limits | None = None
+    threaded: list[BenchRow] = []
+    memory: list[Memory] = []
 
     def cases(self) -> list[str]:
         """The ids of the cases, in order."""
@@ -120,6 +138,8 @@ class BenchReport(msgspec.Struct, frozen=True):
     def warnings(self) -> list[str]:
         """What a reader of the numbers should know."""
         found = find_warnings(self.rows, self.header.threads)
+        for threads in self.header.more_threads:
+            found += find_warnings([row for row in self.threaded if row.threads == threads], threads)
         if self.header.no_limits:
             found.append(f"the limits of the machine were not measured: {self.header.no_limits}")
         return found
@@ -144,14 +164,38 @@ def write_line(stream: BinaryIO, line: Line) -> None:
 
 
 def build_report(
-    header: BenchHeader, lines: Sequence[Sample | Cell | Limits], footer: BenchFooter
+    header: BenchHeader, lines: Sequence[Sample | Cell | Limits | Memory], footer: BenchFooter
 ) -> BenchReport:
     """The report of some lines."""
     samples = [line for line in lines if isinstance(line, Sample)]
     cells = [line for line in lines if isinstance(line, Cell)]
     limits = best_of([line for line in lines if isinstance(line, Limits)])
-    rows, noise = summarise(cells, samples, header.reference, limits)
-    return BenchReport(header, rows, noise, footer, limits)
+    base = (0, header.threads)
+    rows, noise = summarise(
+        [cell for cell in cells if cell.threads in base],
+        [sample for sample in samples if sample.threads in base],
+        header.reference,
+        limits,
+    )
+    threaded = [row for threads in header.more_threads for row in _with(threads, rows, cells, samples)]
+    memory = [line for line in lines if isinstance(line, Memory)]
+    return BenchReport(header, rows, noise, footer, limits, threaded, memory)
+
+
+def _with(
+    threads: int, rows: Sequence[BenchRow], cells: Sequence[Cell], samples: Sequence[Sample]
+) -> list[BenchRow]:
+    """The rows of the cells that were timed with more threads, against the same with the fewest."""
+    found, _ = summarise(
+        [cell for cell in cells if cell.threads == threads],
+        [sample for sample in samples if sample.threads == threads],
+    )
+    base = {(row.case, row.port, row.variant): row for row in rows}
+    return [
+        replace(row, threads=threads, gains=ratios(base[name], row))
+        for row in found
+        if (name := (row.case, row.port, row.variant)) in base
+    ]
 
 
 def read_bench(path: Path = DEFAULT_BENCH) -> BenchReport:
@@ -173,7 +217,7 @@ def read_bench(path: Path = DEFAULT_BENCH) -> BenchReport:
         raise InvalidReport(f"{path}: expected a header in the first line")
     if not isinstance(lines[-1], BenchFooter):
         raise InvalidReport(f"{path}: expected a footer in the last line: the benchmark was cut short")
-    middle = [line for line in lines[1:-1] if isinstance(line, Sample | Cell | Limits)]
+    middle = [line for line in lines[1:-1] if isinstance(line, Sample | Cell | Limits | Memory)]
     if not any(isinstance(line, Sample) for line in middle):
         raise InvalidReport(f"{path}: nothing was timed")
     return build_report(lines[0], middle, lines[-1])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from .bench_file import Cell, Sample
 from .bench_plan import Budget, Plan
 from .bench_stats import DISTURBED
 from .case import Case
+from .cases.bench_caches import is_long, judged
 from .cpu_time import processor_seconds
 from .fixtures import LoadedSuite
 from .judge import judge_answer
@@ -26,6 +27,9 @@ CHECK_WARM_UP = 1
 LEAST_EVALUATIONS = 3  # of a request: the first, one to choose how many make a sample, and one sample
 MOST_WARM_UP = 500
 MOST_REPEATS = 2  # of one request
+LONG_CALL_S, LONG_PART_S = 5.0, 6.0  # of the cells with a long past, which are few
+THREADED = ("threads", "fused", "folded", "compiled")  # the rungs that use more threads when they are granted
+LEAST_THREADED_FLOPS = 10**7  # below, starting a second thread takes as long as the work
 
 
 @dataclass
@@ -53,12 +57,26 @@ class Entrant:
 
 
 def list_cells(session: Session, suite: LoadedSuite, case: Case) -> list[Question]:
-    """The variants of a port that can be timed on a case. A port that does not claim the case has none."""
+    """The variants of a port that can be timed on a case. A port that does not claim the case has none.
+
+    The readable ones are not asked about a long past, which they would need minutes for.
+    """
     claims = session.claims
     if claims is None or DTYPE not in case.files or find_unclaimed(claims, case, DTYPE):
         return []
     variants = enumerate(claims.ops[case.op].variants)
-    return [Question(suite, case, DTYPE, variant, index == 0) for index, variant in variants]
+    found = [Question(suite, case, DTYPE, variant, index == 0) for index, variant in variants]
+    return [question for question in found if not (question.first and is_long(case.id))]
+
+
+def list_threaded(session: Session, suite: LoadedSuite, case: Case) -> list[Question]:
+    """Those of them that more threads may help: made for it, or another library's, on a case that is worth it."""
+    if case.op != "sdpa" or case.flops < LEAST_THREADED_FLOPS or session.claims is None:
+        return []
+    if session.claims.threads != session.threads:  # it has not as many, whatever was granted
+        return []
+    peer = session.port.kind == "peer"
+    return [q for q in list_cells(session, suite, case) if peer or q.variant in THREADED]
 
 
 def check_cell(
@@ -69,6 +87,8 @@ def check_cell(
     needed: seconds of an evaluation as foretold; where that is too long nothing is asked.
     """
     case = question.case
+    if is_long(case.id):
+        plan, part_s = replace(plan, longest_s=LONG_CALL_S), LONG_PART_S
     if needed > plan.longest_s:
         note = (
             f"not timed: an evaluation would take {needed:.1f} s by its rate in smaller ones,"
@@ -134,14 +154,15 @@ def time_case(
     """The samples of all rounds, those of the reference twice. A cell that fails leaves the rounds.
 
     A request whose wall and processor time differ is made again while the budget lasts; the attempt in which they
-    differ least counts, the others stay in the list as dropped.
+    differ least counts, the others stay in the list as dropped. most_gflops: of a thread.
     """
     samples = []
     for number in range(plan.rounds):
         running = [entrant for entrant in entrants if entrant.timed_in(number)]
         for place, (entrant, again) in enumerate(order_round(running, number, reference)):
             if entrant.cell.outcome == "pass":
-                samples += _time_until_calm(entrant, plan, (number, place, again), budget, most_gflops)
+                most = most_gflops * max(1, entrant.cell.threads)
+                samples += _time_until_calm(entrant, plan, (number, place, again), budget, most)
     return samples
 
 
@@ -216,6 +237,7 @@ def _time_once(entrant: Entrant, plan: Plan, at: tuple[int, int, bool], most_gfl
         wall_s=round(wall, 6),
         cpu_s=round(max(0.0, cpu), 6),
         cpu_ns=float(answer.get("cpu_ns") or 0),
+        threads=entrant.cell.threads,
     )
 
 
@@ -225,6 +247,8 @@ def _judge(session: Session, question: Question, answer: dict[str, Any], outputs
         return _cell(session, question, "unsupported", str(answer.get("feature", "")))
     inputs, expected = read_case(question)
     case = question.case
+    if is_long(case.id):
+        case = msgspec.structs.replace(case, config=judged(case.config), steps=["ok", "ok"])
     if case.steps is not None:  # an answer to bench carries no step codes; the outputs tell
         answer = answer | {"steps": case.steps}
     judgement = judge_answer(case, DTYPE, answer, inputs, expected, outputs)
@@ -251,4 +275,5 @@ def _cell(session: Session, question: Question, outcome: Outcome, message: str =
         message=message,
         flops=question.case.flops,
         bytes=question.case.bytes,
+        threads=session.threads,
     )

@@ -34,9 +34,10 @@ class BenchRow(msgspec.Struct, frozen=True):
     speed: how many times as fast as the reference, the median over the rounds; speed_low and speed_high: the
     lowest and the highest round. rounds: how many there were; 0 = not timed, and note or message says why.
     cpu: processor seconds per second of wall time. share: of the error bound, in the result that was checked.
-    disturbed: rounds in which wall and processor time remained apart; repeated: requests that were made again for it.
+    disturbed: rounds in which wall and processor time stayed apart; repeated: requests made again for it.
     peak_share, read_share: of the machine's multiply-add loop and of its four-stream read, at the minimum; 0 where
-    unknown.
+    unknown. by_round: the median time of each round. threads, gains: of a cell with more threads than the others, how
+    many, and how many times as fast it is in each round as with the fewest.
     """
 
     case: str
@@ -63,6 +64,9 @@ class BenchRow(msgspec.Struct, frozen=True):
     repeated: int = 0
     peak_share: float = 0.0
     read_share: float = 0.0
+    by_round: dict[int, float] = {}
+    threads: int = 0
+    gains: list[float] = []
 
     @property
     def gflops(self) -> float:
@@ -78,7 +82,7 @@ class BenchRow(msgspec.Struct, frozen=True):
 def summarise(
     cells: "Sequence[Cell]",
     samples: "Sequence[Sample]",
-    reference: str,
+    reference: str = "",
     limits: "Limits | None" = None,
 ) -> "tuple[list[BenchRow], dict[str, float]]":
     """A row for each cell, and the noise floor of each case. reference: the port compared with."""
@@ -110,6 +114,11 @@ def summarise(
     return rows, {case: noise_floor(timed) for case, timed in base.items()}
 
 
+def ratios(slow: BenchRow, fast: BenchRow) -> list[float]:
+    """How many times as fast one is as another, for each round that has both."""
+    return [slow.by_round[r] / fast.by_round[r] for r in sorted(slow.by_round.keys() & fast.by_round.keys())]
+
+
 def find_warnings(rows: Sequence[BenchRow], threads: int) -> list[str]:
     """What makes the numbers less than fair: more threads than were granted, or a machine that is busy."""
     timed = [row for row in rows if row.rounds]
@@ -139,9 +148,11 @@ def find_warnings(rows: Sequence[BenchRow], threads: int) -> list[str]:
     return warnings
 
 
-def differ(cpu: float, wall: float) -> float:
-    """By which fraction of the wall time the two are apart."""
-    return abs(cpu / wall - 1) if wall > 0 else 0.0
+def differ(cpu: float, wall: float, threads: int = 1) -> float:
+    """By which fraction of the wall time the two are apart. Several threads may use so many times the wall time."""
+    if wall <= 0:
+        return 0.0
+    return max(1 - cpu / wall, cpu / wall - max(1, threads), 0.0)
 
 
 def noise_floor(reference: "Sequence[Sample]") -> float:
@@ -191,5 +202,6 @@ def _summarise_cell(cell: "Cell", own: "Sequence[Sample]", reference: "Sequence[
         peak_bytes=cell.peak_bytes,
         flops=cell.flops,
         bytes=cell.bytes,
+        by_round={number: median(times) for number, times in _by_round(own).items()},
         disturbed=len({sample.round for sample in own if sample.apart > DISTURBED}),
     )

@@ -1,5 +1,7 @@
 """The command `conformance bench`: a line per cell in the terminal."""
 
+from statistics import median
+
 from rich.console import Console
 
 from .bench_divisions import BEST, Division, Entry, divide
@@ -26,6 +28,7 @@ def show_bench(report: BenchReport, console: Console) -> None:
                 _say(console, f"    {row.port + ':' + row.variant:<22} {_numbers(row, noise, is_reference)}")
     for division in divide(report):
         _show_division(division, console)
+    _show_threads(report, console)
     if report.limits is not None:
         _say(console, limits_line(report.limits))
     for warning in report.warnings():
@@ -56,6 +59,26 @@ def _show_division(division: Division, console: Console) -> None:
     _say(console, f"    {'geometric mean':<26}{means}")
 
 
+def _show_threads(report: BenchReport, console: Console) -> None:
+    """A line for each cell that was timed with more threads, beside the same with the fewest."""
+    for threads in report.header.more_threads:
+        rows = [row for row in report.threaded if row.threads == threads]
+        _say(console, f"{threads} threads against {report.header.threads}")
+        for row in rows:
+            base = report.find(row.case, row.port, row.variant)
+            if row.outcome != "pass" or not row.gains or base is None:
+                said = row.message.splitlines()[0] if row.message else row.note or row.outcome
+            else:
+                low, high = min(row.gains), max(row.gains)
+                said = (
+                    f"{show_ns(base.min_ns):>9} {show_ns(row.min_ns):>9} {median(row.gains):>7.2f}×"
+                    f"  {low:.2f} to {high:.2f}"
+                )
+            _say(
+                console, f"    {row.case.removeprefix('bench/'):<26}{row.port + ':' + row.variant:<22} {said}"
+            )
+
+
 def _ratio(case: str, port: str, entry: Entry | None, division: Division) -> str:
     if (case, port) in division.failed:
         return "failed"
@@ -71,6 +94,7 @@ def limits_line(limits: Limits) -> str:
         f"limits of one thread ({limits.tier}): {three_digits(limits.fma_gflops)} GFLOP/s of multiply-adds;"
         f" {three_digits(limits.read_gbs)} GB/s read as one stream, {three_digits(limits.read4_gbs)} as four,"
         f" {three_digits(limits.copy_gbs)} copied"
+        + (f"; {three_digits(limits.wasm_gflops)} GFLOP/s in WebAssembly" if limits.wasm_gflops else "")
     )
 
 

@@ -208,6 +208,10 @@ def fuzz(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where a disagreement goes, as a case. [site/fuzz]")
     ] = None,
+    kernels: Annotated[
+        bool,
+        typer.Option("--kernels", help="sdpa alone, where kernels err: tails, hidden tiles, poison, groups."),
+    ] = False,
 ) -> None:
     """Asks every port random questions about every op, and shrinks what disagrees with the oracle to a smallest case.
 
@@ -215,11 +219,14 @@ def fuzz(
 
     * `conformance fuzz -n 200 --ops sdpa,rope`
     * `conformance fuzz -n 20000 --seed 7`
+    * `conformance fuzz --kernels -n 10000 --ports rust`
+    * `ROSETTA_SIMD_TIER=portable conformance fuzz --kernels --ports rust`: ports inherit the environment
     """
     from .fuzz.command import run_fuzz
     from .ports import split_names
 
-    raise typer.Exit(run_fuzz(_choose(ports), split_names(ops), count, seed, out, Console()))
+    chosen = _choose(ports), split_names(ops)
+    raise typer.Exit(run_fuzz(*chosen, count, seed, out, Console(), for_kernels=kernels))
 
 
 @app.command()

@@ -16,6 +16,8 @@ from .repository import ROOT
 
 SOURCE = ROOT / "rust/attention/examples/limits.rs"
 BUILT = ROOT / "conformance/.cache/limits"
+NODE = ROOT / ".tools/bin/node"
+WASM = ROOT / "conformance/peers/node/wasm_limit.js"
 EDITION = "2024"
 COMPILE_S = 120
 PATIENCE_S = 60  # beyond the time that the measurements themselves are given
@@ -26,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, tag_field="kind", tag="limits"):
 
     fma_gflops: a loop of multiply-adds in registers. read_gbs, read4_gbs: memory that is read as one stream, or as
     four that are walked at once. copy_gbs: memory that is copied, read and written bytes together.
-    mebibytes: how much memory that was.
+    mebibytes: how much memory that was. wasm_gflops: such a loop in WebAssembly, in Node; 0 where there is none.
     """
 
     tier: str
@@ -35,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True, tag_field="kind", tag="limits"):
     read4_gbs: float
     copy_gbs: float
     mebibytes: int
+    wasm_gflops: float = 0.0
 
 
 class NoLimits(Exception):
@@ -51,7 +54,18 @@ def measure_limits(seconds: float, mebibytes: int = 512) -> Limits:
         raise NoLimits(f"the helper answered something else than limits: {error}") from None
     if min(found.fma_gflops, found.read_gbs, found.read4_gbs, found.copy_gbs) <= 0:
         raise NoLimits(f"the helper measured nothing: {answer.decode(errors='replace').strip()}")
-    return found
+    return msgspec.structs.replace(found, wasm_gflops=_measure_wasm(seconds))
+
+
+def _measure_wasm(seconds: float) -> float:
+    """GFLOP/s; 0 where Node is not installed or does not run it."""
+    if not NODE.exists():
+        return 0.0
+    try:
+        answer = _run([str(NODE), str(WASM), f"{seconds:g}"], PATIENCE_S + seconds)
+        return float(msgspec.json.decode(answer)["gflops"])
+    except (NoLimits, msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return 0.0
 
 
 def build_helper(source: Path = SOURCE, folder: Path = BUILT) -> Path:
@@ -84,6 +98,7 @@ def best_of(found: Sequence[Limits]) -> Limits | None:
         read4_gbs=max(each.read4_gbs for each in found),
         copy_gbs=max(each.copy_gbs for each in found),
         mebibytes=found[0].mebibytes,
+        wasm_gflops=max(each.wasm_gflops for each in found),
     )
 
 

@@ -44,18 +44,28 @@ class Curve:
 
 def run_memory(ports: Sequence[Port], lengths: Sequence[int], console: Console) -> list[Curve]:
     """Measures and prints the table. Raises UsageError where the system cannot tell."""
-    if not Path("/proc/self/clear_refs").exists():
+    if not can_measure():
         raise UsageError("memory: expected Linux, whose /proc says how much memory a process has had at most")
     curves = []
     with tempfile.TemporaryDirectory(prefix="conformance-memory-") as folder:
-        for length in (WARM, *lengths):
-            _write_inputs(Path(folder), length)
+        write_inputs(Path(folder), lengths)
         for port in ports:
             for variant in _variants(port):
                 taken = {n: measure(port, variant, n, Path(folder)) for n in lengths}
                 curves.append(Curve(port.name, variant, taken))
     console.print(_table(curves, lengths))
     return curves
+
+
+def can_measure() -> bool:
+    """Whether the system tells, and can be told to forget, the highest resident size of a process."""
+    return Path("/proc/self/clear_refs").exists()
+
+
+def write_inputs(folder: Path, lengths: Sequence[int]) -> None:
+    """The files of inputs that `measure` takes, and that of the small call before."""
+    for length in (WARM, *lengths):
+        _write_inputs(folder, length)
 
 
 def measure(port: Port, variant: str, length: int, folder: Path) -> int:

@@ -21,6 +21,7 @@ from .page_caches import WIDTH as PANEL_WIDTH
 from .page_caches import view_bytes, view_decode
 from .page_code import group_pages, op_pages
 from .page_compare import comparison_pages
+from .page_ladder import ladder_pages
 from .page_minilm import read_minilm, view_minilm
 from .page_onnx import view_onnx
 from .page_results import STEP_OF, CaseView, Results, view_results
@@ -34,7 +35,7 @@ from .tally import shorten, show_cosine, show_ns, show_ratio, show_share
 TEMPLATES = Path(__file__).parent / "site"
 SITE = ROOT / "site"
 STYLES = ("style.css", "style_speed.css", "style_code.css", "style_caches.css")
-DRAWN = ("case", "suite", "op", "compare")  # folders that hold nothing but pages
+DRAWN = ("case", "suite", "op", "compare", "ladder")  # folders that hold nothing but pages
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -109,6 +110,7 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
     pages = op_pages()
     groups = group_pages(pages)
     comparisons = comparison_pages()
+    ladders = ladder_pages(speed.bench if speed else None)
     writer = Writer(site)
     writer.clear()
     writer.assets()
@@ -116,6 +118,9 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
         writer.page("op.html.j2", f"op/{page.op}.html", page=page, groups=groups, comparisons=comparisons)
     for comparison in comparisons:
         writer.page("compare.html.j2", comparison.path, page=comparison, comparisons=comparisons)
+    for ladder in ladders:
+        values = {"page": ladder, "ladders": ladders, "bench": speed.bench if speed else None}
+        writer.page("ladder.html.j2", ladder.path, **values)
     if results is not None:
         _draw_results(writer, results)
     beside = [f"speed: {shorten(problem)}" for problem in (speed.bench.footer.problems if speed else [])]
@@ -133,6 +138,7 @@ def draw(site: Path, suites: Sequence[Suite]) -> Path:
         "panel_width": PANEL_WIDTH,
         "groups": groups,
         "comparisons": comparisons,
+        "ladders": ladders,
         "beside": beside,
     }
     writer.page("index.html.j2", "index.html", **values)

@@ -5,7 +5,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from . import metamorphic, pairs, protocol
+from . import metamorphic, more_threads, pairs, protocol
 from .minilm import similarity
 
 PAIR = "a script on a cache, up to a save in the first port, from the load on in the second"
@@ -40,7 +40,8 @@ def base_of(id: str) -> str:
 @cache
 def _relations() -> dict[str, str]:
     """What each relation changes, and what must follow: as the code says it."""
-    return {relation.name: inspect.getdoc(relation.change) or "" for relation in metamorphic.RELATIONS}
+    notes = {relation.name: inspect.getdoc(relation.change) or "" for relation in metamorphic.RELATIONS}
+    return notes | {more_threads.NAME: "The same on two and on three threads: not a bit may differ."}
 
 
 @cache

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bench_file import BenchReport
-from .bench_scaling import FIT_FROM, Curve, find_curves, show_growth
+from .bench_scaling import KINDS, Curve, find_curves, show_growth
 from .page_axes import axis, decades, polyline
 from .page_results import colour_of
-from .tally import show_ns
 
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 60, 24, 12, 34  # for the labels of the axes
-LETTERS = {"prefill": "T", "decode": "Tk"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Prefill or decode; ticks are places and labels, fitted_from the length from which the slopes are taken."""
+    """One kind of growth; ticks are places and labels, fitted_from the length from which the slopes are taken."""
 
     what: str
     letter: str
@@ -60,12 +58,13 @@ class ScalingView:
 def view_scaling(bench: BenchReport) -> ScalingView:
     """Every curve of the report; a panel without one is left out."""
     curves = find_curves(bench)
-    chosen = ([curve for curve in curves if curve.what == what] for what in LETTERS)
+    chosen = ([curve for curve in curves if curve.what == what] for what in KINDS)
     return ScalingView(bench, [_panel(bench, some) for some in chosen if some])
 
 
 def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
     what = curves[0].what
+    kind = KINDS[what]
     order = {port.name: n for n, port in enumerate(bench.header.ports)}
     first = {(row.port, row.variant): row.first for row in bench.rows}
     lengths = sorted({n for curve in curves for n in curve.times})
@@ -74,18 +73,18 @@ def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
     across = axis(math.log(lengths[0]), math.log(lengths[-1]), LEFT, WIDTH - RIGHT)
     up = axis(powers[0], powers[-1], HEIGHT - BOTTOM, TOP)
     return Panel(
-        what=what,
-        letter=LETTERS[what],
-        fitted_from=FIT_FROM[what],
+        what=kind.title,
+        letter=kind.letter,
+        fitted_from=kind.fit_from,
         x_ticks=[(across(math.log(n)), f"{n:,}") for n in lengths],
-        y_ticks=[(up(power), show_ns(10.0**power)) for power in powers],
+        y_ticks=[(up(power), kind.show(10.0**power)) for power in powers],
         lines=[
             Line(
                 f"{curve.port} {curve.variant}",
                 colour_of(curve.port, order.get(curve.port, 0)),
                 first[curve.port, curve.variant],
                 [(across(math.log(n)), up(math.log10(ns))) for n, ns in sorted(curve.times.items())],
-                show_growth(curve, LETTERS[what]),
+                show_growth(curve, kind.letter),
             )
             for curve in curves
         ],

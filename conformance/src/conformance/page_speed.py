@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .bench_divisions import Division, divide
 from .bench_file import BenchReport
+from .bench_goals import thread_gains
 from .bench_stats import BenchRow
 from .bench_text import limits_line, show_rate
 from .case import Suite
@@ -80,6 +81,15 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class ThreadGains:
+    """What so many threads gain over the fewest: a column for each rung, a row for each case; empty where not timed."""
+
+    threads: int
+    rungs: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
 class SpeedView:
     """All that the section on speed shows."""
 
@@ -90,6 +100,7 @@ class SpeedView:
     one: float
     divisions: list[Division]
     limits: str
+    gains: list[ThreadGains]
 
 
 def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
@@ -103,7 +114,17 @@ def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
     axis = make_axis([r for row in bench.rows if row.speed > 0 for r in (row.speed_low, row.speed_high)])
     cases = [_view_case(bench, case, columns, axis, notes) for case in bench.cases()]
     limits = limits_line(bench.limits) if bench.limits else ""
-    return SpeedView(bench, columns, cases, axis, axis.place(1), divide(bench), limits)
+    gains = [_view_gains(bench, threads) for threads in bench.header.more_threads]
+    return SpeedView(bench, columns, cases, axis, axis.place(1), divide(bench), limits, gains)
+
+
+def _view_gains(bench: BenchReport, threads: int) -> ThreadGains:
+    found = thread_gains(bench, threads)
+    cases = list(dict.fromkeys(case for gains in found.values() for case in gains))
+    rows = [
+        (case, [f"{gains[case]:.2f}×" if case in gains else "" for gains in found.values()]) for case in cases
+    ]
+    return ThreadGains(threads, [f"{port} {variant}" for port, variant in found], rows)
 
 
 def make_axis(ratios: Sequence[float]) -> Axis:

@@ -7,6 +7,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "softmax": ("maximum", "exponentials", "sum", "normalise", "log-sum-exp"),
     "masks": ("positions", "causal", "window", "lengths", "keep"),
     "sdpa": ("scores", "softcap", "bias", "mask", "softmax", "dropout", "weighted sum"),
+    "blocked": ("rows", "scores", "mask", "softmax", "weighted sum", "output"),
     "flash": ("query tile", "key tile", "scores", "maximum", "rescale", "accumulate", "finish"),
     "merge": ("maximum", "weights", "output", "log-sum-exp"),
     "split_kv": ("split", "attend", "merge", "sink"),
@@ -64,7 +65,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 # How a reader finds the modules: each is in one group.
 GROUPS: dict[str, tuple[str, ...]] = {
     "attention": ("softmax", "masks", "sdpa", "dropout", "philox", "varlen"),
-    "in tiles": ("flash", "merge", "split_kv"),
+    "in tiles": ("blocked", "flash", "merge", "split_kv"),
     "layers": ("mha", "mla", "mla_absorbed"),
     "caches": (
         "kv_cache",

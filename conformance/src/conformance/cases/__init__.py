@@ -37,6 +37,7 @@ from . import (
     rope,
     rope_scaling,
     scoring,
+    sdpa_blocks,
     sdpa_errors,
     sdpa_examples,
     sdpa_half,
@@ -56,7 +57,7 @@ from .draft import Draft
 
 SUITES = {
     "softmax": (softmax, softmax_half),
-    "sdpa": (sdpa_examples, sdpa_rules, sdpa_poison, sdpa_sizes, sdpa_errors, sdpa_half),
+    "sdpa": (sdpa_examples, sdpa_rules, sdpa_poison, sdpa_sizes, sdpa_errors, sdpa_half, sdpa_blocks),
     "mha": (mha, mha_options),
     "kv_cache": (
         *(kv_cache, kv_cache_failures, kv_cache_half),

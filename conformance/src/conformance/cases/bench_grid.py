@@ -14,6 +14,7 @@ from .draft import Draft
 from .sdpa_sizes import random_inputs
 
 PREFILL = (64, 128, 256, 512, 1024, 2048, 4096)
+BATCH = (1, 2, 4, 8)
 DECODE = (64, 256, 1024, 4096, 16384)
 RAGGED = (512, 300, 17, 1)
 
@@ -47,6 +48,7 @@ GRID = (
 )
 SCALING = (
     *(Shape(f"prefill/{n}", (1, 1, 1, n, n, 64), f"prefill of {n} tokens") for n in PREFILL),
+    *(Shape(f"batch/{n}", (n, 4, 4, 128, 128, 64), f"a batch of {n}, 128 tokens each") for n in BATCH),
     *(Shape(f"decode/{n}", (1, 8, 2, 1, n, 64), f"one token, a past of {n}") for n in DECODE),
 )
 SUITES = {"grid": GRID, "scaling": SCALING}
@@ -64,6 +66,12 @@ def drafts(suite: str) -> Iterator[Draft]:
         yield Draft(
             f"bench/{name}", "sdpa", inputs, config, flags=("Bench",), note=shape.note, dtypes=("f32",)
         )
+
+
+def shape_of(id: str) -> Shape | None:
+    """The shape that a case was made of; None where it is of no suite here."""
+    _, suite, name = id.split("/", 2)
+    return next((shape for shape in SUITES.get(suite, ()) if shape.name == name), None)
 
 
 def visible_flops(shape: Shape, flops: int) -> int:
