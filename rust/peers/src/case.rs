@@ -21,6 +21,16 @@ impl Refusal {
     }
 }
 
+/// Why a file that holds more than f32 is not answered: its types are another one, or are no single float type.
+fn other_type(file: &SafeTensors<'_>) -> Refusal {
+    let types: Vec<_> = file.tensors().iter().map(|(_, tensor)| tensor.dtype()).collect();
+    let one = types.iter().all(|&dtype| dtype == types[0]);
+    if one && [Dtype::F64, Dtype::F16, Dtype::BF16].contains(&types[0]) {
+        return Refusal::unsupported(format!("dtype.{}", types[0]).to_lowercase());
+    }
+    Refusal::error("dtype_mismatch", format!("sdpa: expected one float type, got {types:?}"))
+}
+
 /// One array (B, H, T, n), row-major.
 pub struct Array {
     pub shape: [usize; 4],
@@ -46,9 +56,7 @@ impl Case {
                 return Err(Refusal::unsupported(name));
             }
             if tensor.dtype() != Dtype::F32 {
-                return Err(Refusal::unsupported(
-                    format!("dtype.{}", tensor.dtype()).to_lowercase(),
-                ));
+                return Err(other_type(&file));
             }
             let shape = tensor.shape().try_into().map_err(|_| {
                 Refusal::error("shape_mismatch", format!("sdpa: {name}: expected rank 4"))
@@ -78,10 +86,15 @@ impl Case {
         if q.numbers.is_empty() || k.numbers.is_empty() || v.numbers.is_empty() {
             return Err(Refusal::unsupported("size.0"));
         }
-        let scale = config.get("scale").and_then(Value::as_f64);
+        let wrong = |name| {
+            move || Refusal::error("invalid_config", format!("sdpa: {name}: of another type"))
+        };
+        let given = |name| config.get(name).filter(|value| !value.is_null());
+        let scale = given("scale").map(|value| value.as_f64().ok_or_else(wrong("scale")));
+        let causal = given("causal").map(|value| value.as_bool().ok_or_else(wrong("causal")));
         Ok(Self {
-            scale: scale.unwrap_or(1.0 / (d as f64).sqrt()) as f32,
-            causal: config.get("causal").and_then(Value::as_bool).unwrap_or(false),
+            scale: scale.transpose()?.unwrap_or(1.0 / (d as f64).sqrt()) as f32,
+            causal: causal.transpose()?.unwrap_or(false),
             q,
             k,
             v,
