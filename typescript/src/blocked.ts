@@ -5,7 +5,8 @@
  * (or channels) at a time, so that sixteen sums share eight loads; the softmax is online, and blocks that causality,
  * a window or a length hides are skipped. Nothing is allocated inside the loops.
  *
- * What that gained: 2.3 to 2.7 times the speed of {@link sdpa}, by `node experiments/wasm_ratio.ts`.
+ * What that gained: 2 to 3 times the speed of {@link sdpa} for many queries, 1.4 to 1.7 in decode, and 0.7, a loss, where
+ * there is a single key: widening is all that is left (`conformance bench --full`).
  *
  * Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv, Tq and Tk lengths, D and Dv head sizes.
  *

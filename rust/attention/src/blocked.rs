@@ -12,9 +12,8 @@
 //!   row's own are hidden. Values are taken one by one only where a slot is hidden and some value is not finite.
 //!
 //! Gained, times as fast as the readable rung on one thread of a Xeon with AVX-512, of which this code for any x86-64
-//! uses 128 bits (`cargo run --release --example rungs`), in f32 (f64): 14 to 27 (9) at 128 x 128, D 64; 10 to 19 (6)
-//! at 512 x 512, 20 to 25 (10) of those causal; 8 to 13 (5) with D 128; in decode 9 (5) with groups of 4, 2.6 (2)
-//! without; 6 (4) at 16 x 16.
+//! uses 128 bits (`cargo run --release --example rungs`), in f32 (f64): 9 (6) at 128 x 128, D 64; 10 (7) at 512 x 512,
+//! 15 (10) of those causal; 8 (5) with D 128; in decode 6 (4.5) with groups of 4, 3 (2.5) without; 6 (4) at 16 x 16.
 //!
 //! Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv, Tq and Tk query and key lengths, Bk keys of a
 //! block, D head size, Dv head size of the values, L rows of a line.

@@ -10,7 +10,7 @@
 //!   keys at a time, right before these are weighed, and are never computed where they are 0 (`online`).
 //! - Where a tile has few rows, as in decode, most lanes would idle: the lanes are keys, then channels, and each key and
 //!   value is loaded once for the whole group, while the next ones are on their way (`few`). Against a tile, with
-//!   AVX-512 and f32: 1.4 to 1.9 times as fast with G = 4, more where K and V are in the cache
+//!   AVX-512 and f32: 1.4 to 1.6 times as fast with G = 4, 1.8 where K and V are in the cache and G = 1
 //!   (`cargo run --release --example simd_ratio`).
 //! - Causal masks, windows and lengths are intervals of keys: what no query of a tile sees is not
 //!   computed, and what all of them see is not masked. `keep` and `bias` are applied slot by slot.
