@@ -135,14 +135,17 @@ pub fn array<'py, T: Named>(
     argument: &'static str,
     x: &Object<'py>,
 ) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
-    let name = dtype_name(x)?;
-    if name != T::NAME {
-        return Err(refuse(x.py(), DtypeMismatch, function, argument, T::NAME, name));
-    }
     let x = match x.cast::<PyArrayDyn<T>>() {
         Ok(x) => x.clone(),
-        // A NumPy scalar, which has an element type as well, as an array of rank 0.
-        Err(_) => PyModule::import(x.py(), "numpy")?.call_method1("asarray", (x,))?.cast_into()?,
+        // A NumPy scalar, which has an element type as well, as an array of rank 0. The name is asked for here only: it
+        // takes longer than all other checks of an array.
+        Err(_) => {
+            let name = dtype_name(x)?;
+            if name != T::NAME {
+                return Err(refuse(x.py(), DtypeMismatch, function, argument, T::NAME, name));
+            }
+            PyModule::import(x.py(), "numpy")?.call_method1("asarray", (x,))?.cast_into()?
+        }
     };
     let whole = |stride: &isize| stride % size_of::<T>() as isize == 0;
     let readable = x.is_aligned() && !x.is_empty() && x.strides().iter().all(whole);

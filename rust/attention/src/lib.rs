@@ -4,8 +4,8 @@
 //! modules of their own.
 //!
 //! - Attention: [`softmax`](mod@softmax), [`masks`], [`sdpa`](mod@sdpa) and its other rungs
-//!   [`blocked`](mod@blocked), [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge), [`varlen`](mod@varlen),
-//!   [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`].
+//!   [`blocked`](mod@blocked), [`flash`](mod@flash), [`split_kv`](mod@split_kv) and [`simd`]; [`merge`](mod@merge),
+//!   [`varlen`](mod@varlen), [`scoring`](mod@scoring); [`mha`], [`mla`], [`mla_absorbed`].
 //! - Caches: the trait [`cache::Cache`], and its kinds [`kv_cache`], [`rotating_cache`], [`paged_cache`] with its
 //!   [`page_pool`], [`quantised_cache`] and [`kivi_cache`] on [`quantise`](mod@quantise), [`per_head_cache`],
 //!   [`latent_cache`], [`cross_cache`]; what they forget, [`eviction`], and turn, [`cache_rope`]; [`cache_file`];

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use ndarray::{Array2, Array3, ArrayRef1, ArrayRef3, ArrayView4, Axis, s};
+use ndarray::{Array2, Array3, Array4, ArrayRef1, ArrayRef3, ArrayRef4, ArrayView4, Axis, s};
 
 use crate::checks::check_varlen;
 use crate::errors::Result;
@@ -61,6 +61,24 @@ pub fn varlen<T: Float>(
     options: &Varlen<'_>,
 ) -> Result<(Array3<T>, Array2<T>)> {
     check_varlen("varlen", (q.dim(), k.dim(), v.dim()), (cu_seqlens_q, cu_seqlens_k), options)?;
+    each_sequence((q, k, v), (cu_seqlens_q, cu_seqlens_k), options, |q, k, v, alone| {
+        let steps = sdpa_steps(q, k, v, alone)?;
+        Ok((steps.output, steps.lse))
+    })
+}
+
+/// `varlen` by any rung of sdpa, for arguments that were checked.
+pub(crate) fn each_sequence<T: Float>(
+    (q, k, v): (&ArrayRef3<T>, &ArrayRef3<T>, &ArrayRef3<T>),
+    (cu_seqlens_q, cu_seqlens_k): (&ArrayRef1<i64>, &ArrayRef1<i64>),
+    options: &Varlen<'_>,
+    attend: impl Fn(
+        &ArrayRef4<T>,
+        &ArrayRef4<T>,
+        &ArrayRef4<T>,
+        &Sdpa<'_, T>,
+    ) -> Result<(Array4<T>, Array3<T>)>,
+) -> Result<(Array3<T>, Array2<T>)> {
     let &Varlen { causal, q_offset, window, scale, softcap } = options;
     let (rows, heads, _) = q.dim();
     let mut output = Array3::zeros((rows, heads, v.dim().2)); // (Nq, Hq, Dv)
@@ -75,23 +93,23 @@ pub fn varlen<T: Float>(
         let q_offset = q_offset.map(|offset| Offset::One(offset.of_row(sequence)));
         let mask = Mask { causal, window, q_offset, ..Mask::default() };
         let alone = Sdpa { mask, scale, softcap, ..Sdpa::default() };
-        let steps = sdpa_steps(&queries, &k, &v, &alone)?; // output (1, Hq, Tq, Dv)
+        let (own_output, own_lse) = attend(&queries, &k, &v, &alone)?; // (1, Hq, Tq, Dv), (1, Hq, Tq)
 
         // 3. place: back where the queries came from
-        let placed = steps.output.index_axis(Axis(0), 0).permuted_axes([1, 0, 2]); // (Tq, Hq, Dv)
+        let placed = own_output.index_axis(Axis(0), 0).permuted_axes([1, 0, 2]); // (Tq, Hq, Dv)
         output.slice_mut(s![own.clone(), .., ..]).assign(&placed);
-        lse.slice_mut(s![own, ..]).assign(&steps.lse.index_axis(Axis(0), 0).t());
+        lse.slice_mut(s![own, ..]).assign(&own_lse.index_axis(Axis(0), 0).t());
     }
     Ok((output, lse))
 }
 
 /// The rows of a sequence.
-pub(crate) fn bounds(cu_seqlens: &ArrayRef1<i64>, sequence: usize) -> Range<usize> {
+fn bounds(cu_seqlens: &ArrayRef1<i64>, sequence: usize) -> Range<usize> {
     cu_seqlens[sequence] as usize..cu_seqlens[sequence + 1] as usize
 }
 
 /// Rows of (N, H, n) as a batch of one: (1, H, T, n).
-pub(crate) fn as_batch<'a, T>(x: &'a ArrayRef3<T>, rows: &Range<usize>) -> ArrayView4<'a, T> {
+fn as_batch<'a, T>(x: &'a ArrayRef3<T>, rows: &Range<usize>) -> ArrayView4<'a, T> {
     x.slice(s![rows.clone(), .., ..]).permuted_axes([1, 0, 2]).insert_axis(Axis(0))
 }
 

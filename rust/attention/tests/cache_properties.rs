@@ -1,10 +1,8 @@
 //! What must hold for all kinds of caches, on random scripts.
 
-mod common;
-
 use std::fs;
 
-use common::{causal, same, signed};
+use crate::common::{causal, same, signed};
 use ndarray::{Array1, Array2, Array4, Axis, array, concatenate, s};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,9 +1,7 @@
 //! The kinds of caches on scripts that a person can check. Uniform form: q = 0, so the output is the mean of
 //! the visible values. Names of flags are those of docs/traps.md.
 
-mod common;
-
-use common::{causal, column, expect_means, push, rows};
+use crate::common::{causal, column, expect_means, push, rows};
 use half::f16;
 use ndarray::{Array4, array, s};
 use rosetta_attention::{

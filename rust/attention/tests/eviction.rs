@@ -1,9 +1,7 @@
 //! Policies, tracks, keys by channel and heads with slots of their own, on numbers that a person can check. Uniform
 //! form: q = 0, so the output is the mean of the values held, which are 1, 2, 4, 8.
 
-mod common;
-
-use common::{causal, column, expect_means, push};
+use crate::common::{causal, column, expect_means, push};
 use ndarray::{Array3, Array4, array};
 use rosetta_attention::{
     Append, Budget, Cache, Format, KiviCache, KvCache, Mask, PerHeadCache, Policy, Quantisation,

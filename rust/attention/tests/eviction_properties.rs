@@ -1,8 +1,6 @@
 //! What must hold for eviction, keys by channel, heads with slots of their own and ropes, on random numbers.
 
-mod common;
-
-use common::{causal, same, signed};
+use crate::common::{causal, same, signed};
 use ndarray::{Array3, Array4, Axis, s};
 use proptest::collection::vec;
 use proptest::prelude::*;

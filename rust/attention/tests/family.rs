@@ -1,8 +1,6 @@
 //! The relatives of sdpa say the same as sdpa itself, whatever the sizes.
 
-mod common;
-
-use common::{same, signed, tiers};
+use crate::common::{rungs, same, signed, tiers};
 use half::{bf16, f16};
 use ndarray::{Array1, Array3, Array4, Axis, Ix2, array, s};
 use proptest::prelude::*;
@@ -41,7 +39,7 @@ fn a_learned_bias_is_looked_up_by_distance() {
 fn all_dropped_in_every_rung() {
     let x = signed::<f32>((1, 2, 3, 4), 5);
     let options = Sdpa { dropout: Some(Dropout { p: 1.0, seed: 3 }), ..Sdpa::default() };
-    for (rung, output, lse) in common::rungs(&x, &x, &x, &options) {
+    for (rung, output, lse) in rungs(&x, &x, &x, &options) {
         assert_eq!(output, Array4::<f32>::zeros(x.dim()), "{rung}");
         assert!(lse.iter().all(|lse| lse.is_finite()), "{rung}");
     }

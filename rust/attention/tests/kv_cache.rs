@@ -1,9 +1,7 @@
 //! The KV cache on scripts that a person can check. Uniform form: q = 0, so the output is the mean of
 //! the visible values. Names of flags are those of docs/traps.md.
 
-mod common;
-
-use common::{causal, expect_means, push, same, signed};
+use crate::common::{causal, expect_means, push, same, signed};
 use ndarray::{Array1, Array4, array, s};
 use rosetta_attention::{Append, Cache, Held, KvCache, Mask, Offset, Sdpa, sdpa};
 

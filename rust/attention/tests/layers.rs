@@ -1,8 +1,6 @@
 //! Blocks and transformers: against their parts put together by hand, and what holds for any weights.
 
-mod common;
-
-use common::{same, signed};
+use crate::common::{same, signed};
 use ndarray::{Array1, Array2, Array3, ArrayRef3, CowArray, Ix1, Ix2, array, s};
 use proptest::prelude::*;
 use rosetta_attention::{

@@ -1,8 +1,6 @@
 //! Linear attention in its three rungs, and the gated rules.
 
-mod common;
-
-use common::{column, rows, same, signed};
+use crate::common::{column, rows, same, signed};
 use ndarray::{Array3, Array4, array, s};
 use proptest::prelude::*;
 use rosetta_attention::{

@@ -1,8 +1,6 @@
 //! What a layer of multi-head attention does beside its four projections.
 
-mod common;
-
-use common::{same, signed};
+use crate::common::{same, signed};
 use ndarray::{Array1, Array2, Array3, Array4, Axis, CowArray, array, concatenate, s};
 use rosetta_attention::{
     Dropout, Mask, MhaOptions, MultiHeadAttention, Packing, Rope, Sdpa, rms_norm, rope, sdpa_steps,

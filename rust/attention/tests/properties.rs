@@ -1,8 +1,6 @@
 //! What holds for all inputs: random sizes, every option on or off.
 
-mod common;
-
-use common::{same, signed};
+use crate::common::{self, same, signed};
 use ndarray::{Array1, Array3, Array4, ArrayD, Axis, concatenate, s};
 use proptest::prelude::*;
 use rosetta_attention::{

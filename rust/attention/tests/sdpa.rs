@@ -3,9 +3,7 @@
 //! Score form: D = 1, scale 1, a query of 1, so the keys are the scores. Uniform form: q = 0, so the
 //! output is the mean of the visible values. Names of flags are those of docs/traps.md.
 
-mod common;
-
-use common::{column, expect, rows, rungs, same, signed, tiers};
+use crate::common::{column, expect, rows, rungs, same, signed, tiers};
 use ndarray::{Array3, Array4, ArrayD, array, s};
 use rosetta_attention::{
     Mask, Offset, Sdpa, Tier, blocked, sdpa, sdpa_simd, sdpa_steps, sdpa_threads,

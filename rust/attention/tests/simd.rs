@@ -3,9 +3,7 @@
 //! Few rows go through one kernel, many through another, and a block of keys starts wherever some row of the tile sees
 //! one. A query gets the same bits from all of them, and 0 where it sees nothing.
 
-mod common;
-
-use common::{same, signed, tiers};
+use crate::common::{same, signed, tiers};
 use ndarray::{Array1, Array4, ArrayD, array, s};
 use rosetta_attention::{Float, Mask, Offset, Sdpa, Tiles, flash, sdpa_simd};
 

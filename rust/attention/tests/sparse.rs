@@ -1,8 +1,6 @@
 //! Sparse attention: each pattern by hand, its list of keys against its condition, and sdpa with its mask.
 
-mod common;
-
-use common::{column, same, signed};
+use crate::common::{column, same, signed};
 use ndarray::{Array2, Array4, ArrayRef2, array, s};
 use proptest::prelude::*;
 use rosetta_attention::{

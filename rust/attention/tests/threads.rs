@@ -1,8 +1,6 @@
 //! The rung of many threads: the bits of the simd rung, whatever the number of threads and the way a call is cut.
 
-mod common;
-
-use common::{same, signed, tiers};
+use crate::common::{same, signed, tiers};
 use ndarray::{Array1, Array4, ArrayD, array, s};
 use rosetta_attention::{Float, Mask, Offset, Sdpa, sdpa_simd, sdpa_threads};
 

@@ -11,6 +11,8 @@ use super::tier::Tier;
 use super::tile::{KEY_BLOCK, Layout, Rows, Sizes, Tile, blocks};
 use super::vectors::Vectors;
 use super::wave::{WAVE, Wave, some_tiles};
+use crate::checks::check_sdpa;
+use crate::errors::{AttentionError, Result};
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -23,6 +25,22 @@ pub struct Call<'a, T> {
     pub options: &'a Sdpa<'a, T>,
     pub scale: T,
     pub tier: Tier,
+}
+
+impl<'a, T: Float> Call<'a, T> {
+    /// The arguments of sdpa, checked; the tier chosen as in [`Tier::choose`].
+    pub fn new(
+        (q, k, v): (&'a ArrayRef4<T>, &'a ArrayRef4<T>, &'a ArrayRef4<T>),
+        options: &'a Sdpa<'a, T>,
+        tier: Option<Tier>,
+    ) -> Result<Self> {
+        check_sdpa("sdpa", q.dim(), k.dim(), v.dim(), options)?;
+        let tier = Tier::choose(tier)?;
+        if options.dropout.is_some() {
+            return Err(AttentionError::Unsupported("dropout".into()));
+        }
+        Ok(Self { q, k, v, options, scale: options.scale_of(q.dim().3), tier })
+    }
 }
 
 /// What a call writes.

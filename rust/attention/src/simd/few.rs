@@ -11,8 +11,9 @@
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
 use super::exp::exp;
-use super::kernel::{Step, all_finite, num, turn};
+use super::kernel::{all_finite, num, prefetch, turn};
 use super::lanes::Lanes;
+use super::online::Step;
 
 /// Values that are weighed together, few enough to stay in L1 for all rows: 32 rows of 128 f32 are 16 KiB.
 const VALUE_BLOCK: usize = 32;
@@ -116,7 +117,7 @@ unsafe fn score_rows<V: Lanes, const N: usize>(
     N
 }
 
-/// As [`exponentials`](super::kernel::exponentials) of the tile, but `total` is only rescaled: the weighted sum adds
+/// As [`exponentials`](super::online::exponentials) of the tile, but `total` is only rescaled: the weighted sum adds
 /// the exponentials up as it passes over them. `scores` (R, stride), of which each row has `keys` scores.
 ///
 /// # Safety
@@ -361,16 +362,4 @@ unsafe fn weigh<V: Lanes, const M: usize, const N: usize, const TOTAL: bool, con
         }
     }
     N
-}
-
-/// Asks for a line of memory, into L2: L1 is too small to hold what is asked for so early.
-#[inline(always)]
-fn prefetch<T>(line: *const T) {
-    // SAFETY: a prefetch of any address does no more than take time.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
 }

@@ -9,8 +9,7 @@
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
 use super::lanes::Lanes;
-use super::online::{Block, Extremes};
-pub(super) use super::online::{Step, exponentials};
+use super::online::{Block, Extremes, exponentials};
 use crate::float::Float;
 
 /// Values that are weighed together, few enough to stay in L1 with their weights: 64 rows of 64

@@ -50,8 +50,7 @@ pub(crate) use vectors::Vectors;
 
 use attend::Call;
 
-use crate::checks::check_sdpa;
-use crate::errors::{AttentionError, Result};
+use crate::errors::Result;
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -80,11 +79,5 @@ pub fn sdpa_simd<T: Float>(
     options: &Sdpa<'_, T>,
     tier: Option<Tier>,
 ) -> Result<(Array4<T>, Array3<T>)> {
-    check_sdpa("sdpa", q.dim(), k.dim(), v.dim(), options)?;
-    let tier = Tier::choose(tier)?;
-    if options.dropout.is_some() {
-        return Err(AttentionError::Unsupported("dropout".into()));
-    }
-    let scale = options.scale_of(q.dim().3);
-    Ok(T::attend(&Call { q, k, v, options, scale, tier }))
+    Ok(T::attend(&Call::new((q, k, v), options, tier)?))
 }

@@ -20,8 +20,8 @@ use ndarray::{Array3, Array4, ArrayRef4, CowArray, Ix4, s};
 
 use super::attend::Call;
 use super::tier::Tier;
-use crate::checks::{check_sdpa, check_threads};
-use crate::errors::{AttentionError, Result};
+use crate::checks::check_threads;
+use crate::errors::Result;
 use crate::float::Float;
 use crate::masks::{Mask, Offset};
 use crate::sdpa::Sdpa;
@@ -63,20 +63,15 @@ pub fn sdpa_threads<T: Float>(
     tier: Option<Tier>,
     threads: usize,
 ) -> Result<(Array4<T>, Array3<T>)> {
-    check_sdpa("sdpa", q.dim(), k.dim(), v.dim(), options)?;
+    let call = Call::new((q, k, v), options, tier)?;
     check_threads("sdpa", threads)?;
-    let tier = Tier::choose(tier)?;
-    if options.dropout.is_some() {
-        return Err(AttentionError::Unsupported("dropout".into()));
-    }
-    let scale = options.scale_of(q.dim().3);
     let ((batch, hq, tq, d), (_, _, tk, dv)) = (q.dim(), v.dim());
     let products = [hq, tq, tk, d + dv].into_iter().fold(batch, usize::saturating_mul);
     if threads == 1 || products < SMALL {
-        return Ok(T::attend(&Call { q, k, v, options, scale, tier }));
+        return Ok(T::attend(&call));
     }
     let (k, v) = (in_blocks(k), in_blocks(v)); // once, not for each piece
-    let call = Call { q, k: &k, v: &v, options, scale, tier };
+    let call = Call { k: &k, v: &v, ..call };
     let (mut output, mut lse) =
         (Array4::zeros((batch, hq, tq, dv)), Array3::zeros((batch, hq, tq)));
     let pieces = pieces(

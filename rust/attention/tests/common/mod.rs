@@ -1,5 +1,4 @@
 //! What the tests share: the two forms of a case that can be checked by hand, and all rungs.
-#![allow(dead_code, reason = "no test file needs all of it")]
 
 use ndarray::{Array3, Array4};
 use rosetta_attention::{
