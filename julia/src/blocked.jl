@@ -10,8 +10,8 @@
 # touched. The division is left to the end.
 #
 # What that gains over sdpa.jl, Float32, one thread, on a Xeon with AVX-512: 90 times as fast at 512 queries
-# and keys of 8 heads of 64, 85 times when causal, 15 times for a decode step of 1024 keys. Measured by
-# julia/experiments/simd_ratio.jl naive,blocked 512,causal-512,decode-1024 8
+# and keys of 8 heads of 64, 81 times when causal, 13 times for a decode step of 1024 keys. Measured by
+# julia/experiments/simd_ratio.jl naive,blocked,simd 512,causal-512,decode-1024 8
 #
 # Letters: B batch, Hkv key/value heads, G query heads a KV head, Tq and Tk query and key lengths, D and Dv
 # head sizes, R rows of a block: consecutive queries of the G heads of one KV head, head by head.

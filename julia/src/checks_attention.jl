@@ -50,6 +50,13 @@ function check_sdpa(name::String, q, k, v, mask, bias, scale, softcap, sinks, dr
     return check_options(name, eltype(q), dims, mask, bias, scale, softcap, dropout)
 end
 
+# The rungs that compute in Float32 or Float64 and in nothing else.
+function check_wide(name::String, q)
+    T = compute_type(eltype(q))
+    T === Float32 || T === Float64 || reject(:unsupported, name, "q", "Float32, Float64 or a half type", T)
+    return nothing
+end
+
 # q (D, Tq, Hq, B), k (D, Tk, Hkv, B), v (Dv, Tk, Hkv, B), of one float type.
 function check_heads(name::String, q, k, v)
     @nospecialize

@@ -6,8 +6,8 @@
 # multiply-adds (simd_exp.jl), and which keys a row sees by its position is an interval, so that a key that
 # no row of a tile sees costs nothing. No BLAS.
 #
-# What that gains over sdpa.jl and blocked.jl, Float32, one thread, on a Xeon with AVX-512: 135 and 1.5 times
-# as fast at 512 queries and keys of 8 heads of 64, 150 and 1.8 times when causal, 42 and 2.9 times for a
+# What that gains over sdpa.jl and blocked.jl, Float32, one thread, on a Xeon with AVX-512: 133 and 1.5 times
+# as fast at 512 queries and keys of 8 heads of 64, 155 and 1.9 times when causal, 44 and 3.3 times for a
 # decode step of 1024 keys (32 heads on 8, of 128): julia/experiments/simd_ratio.jl naive,blocked,simd
 # 512,causal-512,decode-1024 8
 #

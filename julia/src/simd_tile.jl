@@ -9,6 +9,11 @@ struct Columns{T}
     rows::Int
 end
 
+# An array whose columns are consecutive: the array itself where it is one.
+dense_columns(x::Array) = x
+dense_columns(x::SubArray{T,4,<:Array}) where {T} = x isa StridedArray && stride(x, 1) == 1 ? x : Array(x)
+dense_columns(x) = Array(x)
+
 # The caller preserves x.
 columns(x) = Columns(pointer(x), stride(x, 2), stride(x, 3), stride(x, 4))
 @inline column(x::Columns, t::Int, h::Int, b::Int) =
