@@ -1,11 +1,14 @@
 /** The engine and the threads behind the rungs in WebAssembly, made when they are first asked for. */
 
 import { type Binary, bestBinary, Engine, type Tensor, Threads } from "../src/index.ts";
+import { InvalidRequest } from "./errors.ts";
 
-/** Which binary: the better one, unless the environment says ROSETTA_WASM=plain (or relaxed). */
+/** Which binary: the better one, unless the environment says ROSETTA_WASM=plain (or relaxed). @throws InvalidRequest. */
 export function binary(): Binary {
-  const forced = process.env.ROSETTA_WASM;
-  return forced === "plain" || forced === "relaxed" ? forced : bestBinary();
+  const forced = process.env.ROSETTA_WASM ?? "";
+  if (forced === "") return bestBinary();
+  if (forced === "plain" || forced === "relaxed") return forced;
+  throw new InvalidRequest(`ROSETTA_WASM: expected plain or relaxed, got ${forced}`);
 }
 
 let single: Engine | null = null;

@@ -5,8 +5,8 @@
  * (or channels) at a time, so that sixteen sums share eight loads; the softmax is online, and blocks that causality,
  * a window or a length hides are skipped. Nothing is allocated inside the loops.
  *
- * What that gained: 2 to 3 times the speed of {@link sdpa} for many queries, 1.4 to 1.7 in decode, and 0.7, a loss, where
- * there is a single key: widening is all that is left (`conformance bench --full`).
+ * What that gained: 2 to 3.2 times the speed of {@link sdpa} for many queries, 1.7 to 1.9 in decode, and 0.7, a loss, where
+ * there is a single key: making the blocks is all that is left (`node experiments/wasm_ratio.ts 60`).
  *
  * Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv, Tq and Tk lengths, D and Dv head sizes.
  *
@@ -64,16 +64,18 @@ function blockedCore<A extends FloatArray>(
   const lse = zerosWide(q, [B, Hq, Tq]);
 
   const width = Math.ceil(Dv / 4) * 4; // channels of a value, and zeros up to the next four
-  const Q = new Float64Array(ROWS * D); // (ROWS, D)
-  const K = new Float64Array(KEYS * D); // (KEYS, D)
-  const V = new Float64Array(KEYS * width); // (KEYS, width)
-  const S = new Float64Array(ROWS * KEYS); // (ROWS, KEYS), scores, then weights
-  const hidden = new Uint8Array(ROWS * KEYS); // (ROWS, KEYS)
-  const sums = new Float64Array(ROWS * width); // (ROWS, width)
-  const m = new Float64Array(ROWS); // (ROWS,), the largest score that was met
-  const l = new Float64Array(ROWS); // (ROWS,), the sum of e^(s - m)
-  const seen = new Uint8Array(ROWS); // (ROWS,), whether a key was
-  const [from, to] = [new Float64Array(ROWS), new Float64Array(ROWS)]; // (ROWS,), the keys of each row
+  const R = Math.min(ROWS, Math.ceil((G * Tq) / 4) * 4); // rows of a block, and room up to the next four
+  const widened = few ? 0 : KEYS; // keys of a block in float64
+  const Q = new Float64Array(R * D); // (R, D)
+  const K = new Float64Array(widened * D); // (widened, D)
+  const V = new Float64Array(widened * width); // (widened, width)
+  const S = new Float64Array(R * KEYS); // (R, KEYS), scores, then weights
+  const hidden = new Uint8Array(R * KEYS); // (R, KEYS)
+  const sums = new Float64Array(R * width); // (R, width)
+  const m = new Float64Array(R); // (R,), the largest score that was met
+  const l = new Float64Array(R); // (R,), the sum of e^(s - m)
+  const seen = new Uint8Array(R); // (R,), whether a key was
+  const [from, to] = [new Float64Array(R), new Float64Array(R)]; // (R,), the keys of each row
 
   for (let kvHead = 0; kvHead < B * Hkv; kvHead++) {
     const [b, firstHead] = [Math.floor(kvHead / Hkv), (kvHead % Hkv) * G];

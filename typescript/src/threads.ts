@@ -5,7 +5,8 @@
  * take one after the other from a counter in shared memory. A row is computed by one thread, in the order in which
  * it would be alone. A call is synchronous.
  *
- * What that gained: `node experiments/wasm_ratio.ts` measures it beside one thread.
+ * What that gained: up to 1.6 times the speed of one thread on two for many queries, and nothing in decode
+ * (`node experiments/wasm_ratio.ts 60`).
  *
  * Tensors on a SharedArrayBuffer are read where they lie; others are copied to shared memory first, which for
  * decoding costs more than a second thread brings.
@@ -23,7 +24,7 @@ import { type Problem, problemOf } from "./wasm/problem.ts";
 import { chunkOf, countOf, FAILED, FINISHED, type Job, takeTasks } from "./wasm/tasks.ts";
 import { attended, solve } from "./wasm.ts";
 
-/** Floating-point operations below which waking a thread costs more than it saves. */
+/** Floating-point operations that one thread does in about a tenth of a millisecond: for fewer, none is woken. */
 const WORTH_IT = 4e6;
 
 /** A number of threads, the calling one among them, that attend together. `close` ends them. */
@@ -56,9 +57,10 @@ export class Threads {
     checkSdpa("threads", q, k, v, options);
     const problem = problemOf(q, k, v, options);
     const { B, Hq, Tq, Tk, D, Dv } = problem.sizes;
-    if (this.#workers.length === 0 || 2 * B * Hq * Tq * Tk * (D + Dv) < WORTH_IT)
-      solve(this.#engine, problem);
-    else this.#share(problem);
+    const chunk = chunkOf(problem, this.count);
+    const small = 2 * B * Hq * Tq * Tk * (D + Dv) < WORTH_IT || countOf({ problem, chunk }) < 2;
+    if (this.#workers.length === 0 || small) solve(this.#engine, problem);
+    else this.#share(problem, chunk);
     return attended(problem);
   }
 
@@ -69,10 +71,10 @@ export class Threads {
     this.#scratch = null;
   }
 
-  #share(problem: Problem): void {
+  #share(problem: Problem, chunk: number): void {
     const shared = this.#inSharedMemory(problem);
     const control = new SharedArrayBuffer(12);
-    const job: Job = { problem: shared, chunk: chunkOf(problem, this.count), control };
+    const job: Job = { problem: shared, chunk, control };
     const message = { job, binary: this.#binary };
     for (const worker of this.#workers) worker.postMessage(message);
     const count = countOf(job);

@@ -6,9 +6,8 @@
  * intervals, so that whole tiles of them are never computed; and where four queries or fewer share their keys
  * (decoding), lanes are channels and a key is loaded once for all of them. float32 only.
  *
- * What that gained: 36 to 42 times the speed of {@link sdpa}, and 83 % of what a bare loop of multiply-adds reaches
- * (T 512 and 2048, D 64), by `node experiments/wasm_ratio.ts`. Constants of exp that are read from memory instead of
- * made in place were worth 14 % of that, six keys a tile instead of four 10 %.
+ * What that gained: 36 to 42 times the speed of {@link sdpa}, and 78 to 81 % of what a bare loop of multiply-adds
+ * reaches (T 512 and 2048, D 64), by `node experiments/wasm_ratio.ts 60`.
  *
  * It runs wherever there is WebAssembly with SIMD, and takes fused multiply-adds where the engine has relaxed
  * SIMD. An engine compiles a kernel well only after some calls, so a first call is slow.
@@ -21,13 +20,13 @@ import type { Attended } from "./merge.ts";
 import type { SdpaOptions } from "./sdpa.ts";
 import type { Tensor } from "./tensor.ts";
 import { Engine } from "./wasm/engine.ts";
-import { type Problem, problemOf } from "./wasm/problem.ts";
+import { type Problem, problemOf, rowsOf } from "./wasm/problem.ts";
 import { attendRows, planRows } from "./wasm/rows.ts";
 
 let shared: Engine | null = null;
 
 /** The one that calls without an engine of their own share. @throws Unsupported. */
-export function sharedEngine(): Engine {
+function sharedEngine(): Engine {
   shared ??= new Engine();
   return shared;
 }
@@ -54,8 +53,8 @@ export function wasm(
 
 /** All rows of all heads. */
 export function solve(engine: Engine, problem: Problem): void {
-  const { B, Hq, Hkv, Tq } = problem.sizes;
-  const rows = Hkv === 0 ? 0 : (Hq / Hkv) * Tq;
+  const { B, Hkv } = problem.sizes;
+  const rows = rowsOf(problem);
   if (B * rows === 0) return;
   const plan = planRows(engine, problem, rows);
   for (let head = 0; head < B * Hkv; head++) attendRows(plan, head, 0, rows);

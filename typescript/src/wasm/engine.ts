@@ -57,7 +57,6 @@ export interface Kernels {
   ): void;
   finishRows(state: number, rows: number, Dv: number, output: number): void;
   mathOf(x: number, n: number, tangent: number): void;
-  limit(n: number, x: number): number;
 }
 
 /** The part of the engine's API that is used here: not every set of type declarations has it. */

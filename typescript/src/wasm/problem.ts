@@ -8,7 +8,7 @@
 import { Unsupported } from "../errors.ts";
 import { type Positions, positionsOf } from "../intervals.ts";
 import type { SdpaOptions } from "../sdpa.ts";
-import { dtypeOf, sizes4, type Tensor } from "../tensor.ts";
+import { allocated, dtypeOf, SHORT_NAMES, sizes4, type Tensor } from "../tensor.ts";
 
 /** Values that broadcast to (B, Hq, Tq, Tk). */
 export interface Spread<A> {
@@ -47,7 +47,10 @@ export function problemOf(
   v: Tensor<Float32Array>,
   options: SdpaOptions<Float32Array>,
 ): Problem {
-  if (dtypeOf(q) !== "float32") throw new Unsupported(`dtype.${SHORT[dtypeOf(q)]}`);
+  const dtype = dtypeOf(q);
+  if (dtype !== "float32") {
+    throw new Unsupported(`dtype.${Object.keys(SHORT_NAMES).find((name) => SHORT_NAMES[name] === dtype)}`);
+  }
   if (options.dropout != null) throw new Unsupported("dropout");
   const [B, Hq, Tq, D] = sizes4(q);
   const [, Hkv, Tk, Dv] = sizes4(v);
@@ -57,8 +60,8 @@ export function problemOf(
     q: q.data,
     k: k.data,
     v: v.data,
-    output: new Float32Array(B * Hq * Tq * Dv),
-    lse: new Float32Array(B * Hq * Tq),
+    output: allocated(Float32Array, B * Hq * Tq * Dv),
+    lse: allocated(Float32Array, B * Hq * Tq),
     sizes: { B, Hq, Hkv, Tq, Tk, D, Dv },
     scale: options.scale ?? 1 / Math.sqrt(D),
     softcap: options.softcap ?? 0,
@@ -69,4 +72,7 @@ export function problemOf(
   };
 }
 
-const SHORT: Readonly<Record<string, string>> = { float64: "f64", float16: "f16", bfloat16: "bf16" };
+/** Rows of each KV head: R. */
+export function rowsOf({ sizes }: Problem): number {
+  return sizes.Hkv === 0 ? 0 : (sizes.Hq / sizes.Hkv) * sizes.Tq;
+}

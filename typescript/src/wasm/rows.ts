@@ -12,7 +12,7 @@
 import { type Interval, intervals } from "../intervals.ts";
 import { broadcastIndex } from "../tensor.ts";
 import { BLOCK, type Engine } from "./engine.ts";
-import type { Problem, Spread } from "./problem.ts";
+import { type Problem, rowsOf, type Spread } from "./problem.ts";
 
 /** Rows in a tile of lanes. */
 export const TILE: number = 8;
@@ -54,8 +54,8 @@ export interface Plan {
 
 /** Makes room for calls of at most `most` rows at once. @throws InvalidConfig when the memory is not enough. */
 export function planRows(engine: Engine, problem: Problem, most: number): Plan {
-  const { Hq, Hkv, Tq, D, Dv } = problem.sizes;
-  const R = Hkv === 0 ? 0 : (Hq / Hkv) * Tq;
+  const { D, Dv } = problem.sizes;
+  const R = rowsOf(problem);
   const few = R <= FEW;
   const lanes = few ? (R === 1 ? 1 : FEW) : TILE;
   const panel = panelOf(problem, few);

@@ -1,7 +1,7 @@
 /** The work of a call in tasks that any thread may take: rows of one KV head each. */
 
 import type { Engine } from "./engine.ts";
-import type { Problem } from "./problem.ts";
+import { type Problem, rowsOf } from "./problem.ts";
 import { attendRows, type Plan, planRows, TILE } from "./rows.ts";
 
 /** A call as the threads share it: all arrays are views of shared memory. */
@@ -23,11 +23,6 @@ const TASKS_A_THREAD = 4;
 /** Fewer rows would not be worth copying a panel of keys for. */
 const LEAST_ROWS = 64;
 
-/** Rows of each KV head. */
-function rowsOf({ sizes }: Problem): number {
-  return sizes.Hkv === 0 ? 0 : (sizes.Hq / sizes.Hkv) * sizes.Tq;
-}
-
 /** Rows of a task when `threads` share the work. The bits of the result do not depend on it. */
 export function chunkOf(problem: Problem, threads: number): number {
   const heads = problem.sizes.B * problem.sizes.Hkv;
@@ -36,7 +31,7 @@ export function chunkOf(problem: Problem, threads: number): number {
 }
 
 /** How many tasks there are. */
-export function countOf({ problem, chunk }: Job): number {
+export function countOf({ problem, chunk }: Omit<Job, "control">): number {
   return problem.sizes.B * problem.sizes.Hkv * Math.ceil(rowsOf(problem) / chunk);
 }
 

@@ -8,11 +8,10 @@
  */
 
 import { addRowBias, cap, clipRow, hideRow, lookRow, mark } from "./mask";
-import { scoresOfRow, scoresOfRows, sumRow, sumRows, sumVisibleRow } from "./row";
+import { SUMS } from "./prefill";
+import { ROW, scoresOfRow, scoresOfRows, sumRow, sumRows, sumVisibleRow } from "./row";
 import { allFinite, BLOCK, exp } from "./vector";
 
-const SUMS: usize = 160;
-const ROW: usize = (<usize>BLOCK) << 2;
 /** Behind the scores of four rows: the marks of what is hidden, and how much the sums of each row shrink. */
 const MARKS: usize = 4 * ROW;
 const SHRINK: usize = 8 * ROW;

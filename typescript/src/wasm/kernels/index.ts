@@ -6,7 +6,6 @@
  */
 
 export { decode, finishRows } from "./decode";
-export { limit } from "./limit";
 export { mathOf } from "./math";
 export { pack } from "./pack";
 export { attend, finish } from "./prefill";

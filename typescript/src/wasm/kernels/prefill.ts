@@ -13,7 +13,7 @@ import { allFinite, BLOCK, exp } from "./vector";
 
 const RANGE: usize = 64;
 const SEEN: usize = 128;
-const SUMS: usize = 160;
+export const SUMS: usize = 160;
 /** Room for a block's scores and its marks, and two vectors of eight beside them. */
 const MARKS: usize = <usize>BLOCK * 32;
 const TOP: usize = 2 * MARKS;

@@ -2,7 +2,8 @@
 
 import { BLOCK, madd } from "./vector";
 
-const ROW: usize = (<usize>BLOCK) << 2;
+/** Bytes from a row of scores to the next. */
+export const ROW: usize = (<usize>BLOCK) << 2;
 
 /** The sum of each of four vectors. */
 function sumsOf(a: v128, b: v128, c: v128, d: v128): v128 {

@@ -5,7 +5,7 @@ export const BLOCK: i32 = 96;
 
 /**
  * a · b + sum: fused in the binary that may, else rounded twice. The running sum is always the addend: as a
- * factor, the engine would copy a register for each of them, and reach a quarter of the speed.
+ * factor, the engine would copy a register for each of them.
  */
 export function madd(a: v128, b: v128, sum: v128): v128 {
   if (ASC_FEATURE_RELAXED_SIMD) return f32x4.relaxed_madd(a, b, sum);
