@@ -116,6 +116,17 @@ def test_views_of_any_strides():
         assert_same(solve(ra.blocked, Problem(*views)), want, problem)
 
 
+@pytest.mark.parametrize(
+    "sizes", [(0, 2, 2, 3, 4), (2, 0, 2, 3, 4), (2, 0, 0, 3, 4), (2, 4, 2, 0, 4), (2, 4, 2, 3, 0)]
+)
+def test_sizes_of_0(sizes):
+    B, Hq, Hkv, Tq, Tk = sizes
+    problem = Problem(normal(B, Hq, Tq, 2), normal(B, Hkv, Tk, 2), normal(B, Hkv, Tk, 3))
+    got, want = (solve(rung, problem) for rung in (ra.blocked, ra.sdpa_steps))
+    np.testing.assert_array_equal(got.output, want.output)
+    np.testing.assert_array_equal(got.lse, want.lse)
+
+
 def test_half_types_are_rounded_once():
     q, k, v = (normal(1, 2, 9, 8, seed=seed).astype(np.float16) for seed in range(3))
     got = ra.blocked(q, k, v)
@@ -154,6 +165,30 @@ class TestHidden:
         np.testing.assert_allclose(got.output[:, :, rows], want.output[:, :, rows], rtol=0, atol=output)
         assert np.isfinite(got.lse[:, :, rows]).all()
 
+    @pytest.mark.parametrize("value", [NAN, INF, -INF])
+    def test_a_score_of_minus_infinity_hides_its_value(self, value):
+        q, k, v = (np.abs(normal(1, 2, 6, 4, seed=seed)) for seed in range(3))
+        k[:, :, 4], v[:, :, 4] = -INF, value
+        problem = Problem(q, k, v)
+        want = solve(ra.sdpa_steps, problem)
+        assert np.isfinite(want.output).all()
+        assert_same(solve(ra.blocked, problem), want, problem)
+
+    @pytest.mark.parametrize("keep", [np.zeros(6, bool), np.arange(6) < 3], ids=["none", "some"])
+    def test_a_sink_of_nan(self, keep):
+        """It makes a row NaN, but not one that sees no key, for there is nothing to add up."""
+        q, k, v = (normal(1, 2, 6, 4, seed=seed) for seed in range(3))
+        problem = Problem(q, k, v, {"keep": keep}, {"sinks": np.array([NAN, 0.5])})
+        assert_same(solve(ra.blocked, problem), solve(ra.sdpa_steps, problem), problem)
+
+    def test_empty_rows_need_no_second_answer(self, monkeypatch):
+        monkeypatch.setattr(MODULE, "_naive_output", None)
+        x = normal(1, 1, 8, 2)
+        got = ra.blocked(x, x, x, mask=ra.Mask(causal=True, q_offset=-3))
+        assert (got.output[:, :, :3] == 0).all()
+        assert (got.lse[:, :, :3] == -INF).all()
+        assert np.isfinite(got.lse[:, :, 3:]).all()
+
     @pytest.mark.parametrize(
         ("mask", "read"),
         [
@@ -178,6 +213,14 @@ class TestHidden:
         x = normal(1, 1, 8, 2)
         ra.blocked(x, x, x, mask=ra.Mask(**mask))
         assert seen == read
+
+
+def test_a_sum_that_overflows_before_its_division():
+    large = np.float32(3e38)
+    q, v = np.zeros((1, 1, 2, 4), np.float32), np.full((1, 1, 9, 3), large)
+    got = ra.blocked(q, np.zeros((1, 1, 9, 4), np.float32), v)
+    # A weight has three roundings (exponential, sum, quotient), a sum of nine products as many again, twice.
+    np.testing.assert_allclose(got.output, large, rtol=(3 + 2 * 9) * np.finfo(np.float32).eps)
 
 
 def peak(call) -> int:

@@ -12,8 +12,7 @@ bits differ.
 
 Gained, times as fast as `naive`, one thread, f32, on an Intel Xeon with AVX-512 and 2 MiB of second-level cache:
 small 1.4, prefill of 256 tokens 2.5, of 2048 3.3, causal 2.8 and 6.2, decode of 1024 4.2 (`conformance bench --full`).
-Where
-Tq or Tk is tiny, checks and calls take the time, and little can be gained.
+Where Tq or Tk is tiny, checks and calls take the time, and little can be gained.
 
 Letters: B batch, Hq query heads, Hkv key/value heads, G = Hq / Hkv query heads for each KV head, Tq and Tk
 query and key lengths, D head size, Dv head size of the values; b, h, tq, tk those of a block, R = G · tq rows.
@@ -23,6 +22,7 @@ fold of a group is that of Ainslie et al., "GQA", 2023.
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -33,6 +33,8 @@ from .arrays import Array
 from .cast import op
 from .checks import check_sdpa
 from .errors import Unsupported
+from .flash import tiles
+from .heads import group_heads
 from .masks import UNMASKED, Mask, visible_tile
 from .merge import OutputLse
 from .sdpa import sdpa_steps
@@ -73,16 +75,16 @@ def blocked(
     G = Hq // max(Hkv, 1)
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
     k, v = _for_blas(k), _for_blas(v)
-    groups = q.reshape(B, Hkv, G, Tq, D)  # (B, Hkv, G, Tq, D)
+    groups = group_heads(q, Hkv)  # (B, Hkv, G, Tq, D)
     output = np.empty((B, Hkv, G, Tq, Dv), q.dtype)  # (B, Hkv, G, Tq, Dv)
     lse = np.empty((B, Hkv, G, Tq), q.dtype)  # (B, Hkv, G, Tq)
 
     b, h, tq = _block_sizes(B, Hkv, G, Tq, Tk, mask, q.itemsize)
     memory = np.empty(b * h * G * tq * Tk, q.dtype)  # of all blocks in turn: new memory comes page by page
 
-    for batch, queries in product(_parts(B, b), _parts(Tq, tq)):
+    for batch, queries in product(tiles(0, B, b), tiles(0, Tq, tq)):
         seen, hidden = _hidden(mask, batch, queries, Tq, Tk)
-        for heads in _parts(Hkv, h):
+        for heads in tiles(0, Hkv, h):
             block = batch, heads, slice(None), queries, seen
 
             # 1. rows: the queries of a group one below the other, scaled, over the keys that any of them may see
@@ -92,7 +94,7 @@ def blocked(
 
             # 2. scores: in the place of the weights to come
             s = _scores(rows.reshape(*shape[:2], -1, D), keys, memory)  # (b, h, R, tk)
-            table = s.reshape(*shape, -1)  # (b, h, G, tq, tk), a view
+            table = s.reshape(*shape, keys.shape[2])  # (b, h, G, tq, tk), a view
 
             # 3. mask: softcap, bias and mask, in place, and only what the block needs
             if softcap is not None:
@@ -119,7 +121,7 @@ def blocked(
             total = s @ np.ones(s.shape[-1], s.dtype)  # (b, h, R)
             if sinks is not None:
                 total += np.exp(sink - shift)  # (b, h, R)
-            total[total == 0] = 1
+            total[total == 0] = 1  # a row that has seen nothing is 0; naive need not be asked
 
             # 5. weighted sum: over all keys of the block, as the weight of a hidden one is 0
             acc = _weighted_sum(s, values)  # (b, h, R, Dv)
@@ -137,21 +139,18 @@ def _block_sizes(
     B: int, Hkv: int, G: int, Tq: int, Tk: int, mask: Mask, itemsize: int
 ) -> tuple[int, int, int]:
     """(b, h, tq): queries of one head, or of as many heads and rows of the batch as there is place for."""
+    if 0 in (B, Hkv, Tq):
+        return 1, 1, 1  # there is no block
     most = SCORES // itemsize
     each = max(G * Tk, 1)  # scores of a query
     widest = Tq if not mask.causal and mask.window is None else DIAGONAL
     tq = min(Tq, widest, max(LEAST_ROWS // max(G, 1), most // each, 1))
-    tq = -(-Tq // len(_parts(Tq, tq))) if Tq else 0  # as many blocks, about equally large
-    h = min(Hkv, max(most // max(each * tq, 1), 1))
-    work = max(each * tq * Hkv, 1)  # of a row of the batch
+    tq = -(-Tq // -(-Tq // tq))  # as many blocks, about equally large
+    h = min(Hkv, max(most // (each * tq), 1))
+    work = each * tq * Hkv  # of a row of the batch
     own = mask.kv_lengths is not None or isinstance(mask.q_offset, np.ndarray)  # each row sees other keys
     b = 1 if h < Hkv or (own and work > SMALL_ROW) else max(most // work, 1)
     return min(b, B), h, tq
-
-
-def _parts(length: int, size: int) -> list[slice]:
-    """0 .. length in pieces of `size`, the last one perhaps shorter."""
-    return [slice(first, min(first + size, length)) for first in range(0, length, max(size, 1))]
 
 
 def _hidden(
@@ -162,9 +161,9 @@ def _hidden(
     Of the latter only the parts in which there are any, counted from the first key seen: (b, 1, 1, tq, tk).
     """
     seen, by_all = _key_ranges(mask, batch, queries, Tk)
-    per_row = (mask.kv_lengths, mask.q_offset, mask.kv_positions)
-    lengths, offset, stands = (x[batch] if isinstance(x, np.ndarray) else x for x in per_row)
-    rule = Mask(None, mask.causal, mask.window, lengths, offset, stands)  # type: ignore[arg-type]
+    per_row = {name: getattr(mask, name) for name in ("kv_lengths", "q_offset", "kv_positions")}
+    of_batch: dict[str, Any] = {name: x[batch] for name, x in per_row.items() if isinstance(x, np.ndarray)}
+    rule = replace(mask, keep=None, **of_batch)
     hidden = []
     for part in (slice(seen.start, by_all.start), slice(by_all.stop, seen.stop)):
         if part.start < part.stop:
@@ -232,8 +231,8 @@ def _weighted_sum(weights: Array, values: Array) -> Array:
 
 def _key_parts(R: int, tk: int, width: int) -> list[slice]:
     """All keys at once, or, for few rows, as many as make a small product of the rows and this width."""
-    size = max(SMALL // max(R * width, 1), 1) if 1 < R <= FEW_ROWS else tk
-    return [slice(j, j + size) for j in range(0, tk, max(size, 1))] or [slice(0, 0)]
+    size = SMALL // max(R * width, 1) if 1 < R <= FEW_ROWS else tk
+    return list(tiles(0, tk, max(size, 1))) or [slice(0, 0)]
 
 
 def _for_blas(x: Array) -> Array:

@@ -78,7 +78,7 @@ def flash_keys(
     lse = np.empty((B, Hq, Tq), q.dtype)  # (B, Hq, Tq)
 
     # 1. query tile: its rows, and a state of nothing seen; the sink, a key without a value, is the first
-    for rows in _tiles(0, Tq, block_q):
+    for rows in tiles(0, Tq, block_q):
         q_tile = q[:, :, rows] * scale  # (B, Hq, tq, D)
         m = np.full(q_tile.shape[:3], -np.inf, q.dtype)  # (B, Hq, tq)
         if sinks is not None:
@@ -87,7 +87,7 @@ def flash_keys(
         acc = np.zeros((*m.shape, Dv), q.dtype)  # (B, Hq, tq, Dv)
 
         # 2. key tile: those in range; one that no query of the tile sees is passed by
-        for columns in _tiles(keys.start, keys.stop, block_k):
+        for columns in tiles(keys.start, keys.stop, block_k):
             shown = visible_tile(mask, shape, rows, columns)  # (B, Hq, tq, tk)
             if not shown.any():
                 continue
@@ -122,7 +122,7 @@ def flash_keys(
     return OutputLse(output, lse)
 
 
-def _tiles(start: int, stop: int, size: int) -> Iterator[slice]:
+def tiles(start: int, stop: int, size: int) -> Iterator[slice]:
     """start .. stop in pieces of `size`, the last one perhaps shorter."""
     for first in range(start, stop, size):
         yield slice(first, min(first + size, stop))
