@@ -22,14 +22,20 @@ from conformance.bench_goals import (
     MEMORY_LENGTH,
     Goal,
     Share,
-    cache_ratios,
-    geometric_mean,
     reach,
     share_of,
     thread_gains,
 )
-from conformance.bench_goals_text import BEGIN, END, PARTS, goals_table, render, write_parts
-from conformance.cases.bench_caches import MORE
+from conformance.bench_goals_text import (
+    BEGIN,
+    END,
+    goals_in_short,
+    goals_table,
+    grid_table,
+    render,
+    write_parts,
+)
+from conformance.bench_stats import geometric_mean
 from conformance.cases.bench_caches import drafts as cache_drafts
 from conformance.cases.bench_grid import GRID
 from conformance.errors import UsageError
@@ -80,7 +86,7 @@ def lines_of(
     lines: list[Any] = [LIMITS]
     for threads, some in ((1, times), (2, twice)):
         for (case, port, variant), rounds in some.items():
-            name, op = f"bench/{case}", "kv_cache" if case.startswith(("long", "caches")) else "sdpa"
+            name, op = f"bench/{case}", "kv_cache" if case.startswith("caches") else "sdpa"
             first = variant == "naive"
             lines.append(
                 Cell(name, op, port, variant, first, "pass", flops=FLOPS, bytes=BYTES, threads=threads)
@@ -144,18 +150,6 @@ def test_shares_are_of_the_limits_of_the_same_report() -> None:
     assert reach(report(), [unknown])[0].lacking == ["share unknown"]
 
 
-def test_a_token_on_a_long_past_is_what_the_longer_script_takes_more() -> None:
-    times = {}
-    for format, token in (("f32", 4e6), ("int8", 1e6)):
-        times[f"long/{format}/append", "rust", "simd"] = (5e8, 6e8, 5e8)
-        times[f"long/{format}/decode", "rust", "simd"] = (9e8, 5e8 + MORE * token, 9e8)
-    f32, int8 = cache_ratios(report(times))
-    assert (f32.ns, f32.ratio) == (4e6, 1)
-    assert (int8.format, int8.ns, int8.ratio, int8.goal) == ("int8", 1e6, 4, 3.0)
-    del times["long/f32/append", "rust", "simd"]
-    assert [one.ratio for one in cache_ratios(report(times))] == [0]
-
-
 def test_two_threads_stand_beside_one_and_apart_from_the_others() -> None:
     one = {
         ("grid/a", "python", "naive"): (1e8, 1e8, 1e8),
@@ -198,6 +192,27 @@ def test_memory_is_a_share_of_the_scores_that_are_not_held() -> None:
     scores, tensors = 4 * MEMORY_LENGTH**2, 32 * 2**20  # q, k, v and the output are held in any case
     assert "0.80 % (< 1 %) | reached |" in goals_table(report(memory=tensors + scores // 125))
     assert "2.00 % (< 1 %) | share |" in goals_table(report(memory=tensors + scores // 50))
+    assert "| - (< 1 %) | not measured |" in goals_table(report(memory=tensors - 1))
+    assert "| reached |" not in goals_in_short(report(memory=tensors - 1))
+    assert goals_in_short(report(memory=tensors)).count("| reached |") == 1
+
+
+def test_the_short_grid_leaves_out_peers_and_says_no_other_is_the_fastest() -> None:
+    times = {
+        ("sdpa/small", "python", "naive"): (8e6,),
+        ("sdpa/small", "rust", "simd"): (4e6,),
+        ("sdpa/small", "rust", "threads"): (3e6,),  # with one thread
+        ("sdpa/small", "onnxruntime", "cpu"): (2e6,),
+    }
+    assert grid_table(report(times)).endswith("| small, µs | 8000 | 4000 | **2000** |")
+    assert grid_table(report(times), ()).endswith("| small, µs | 8000 | 4000 |")
+
+
+def test_the_short_table_has_every_goal_once() -> None:
+    rows = goals_table(report(memory=1)).splitlines()[2:]
+    short = goals_in_short(report(memory=1)).splitlines()[2:]
+    assert len(short) == len(rows)
+    assert [line.rpartition(" | ")[2] for line in short] == [line.rpartition(" | ")[2] for line in rows]
 
 
 def test_the_table_says_what_was_reached_and_what_was_wanted() -> None:
@@ -255,7 +270,7 @@ def test_the_command_reads_one_report_and_times_nothing(
             write_line(stream, line)
     show_goals(str(tmp_path / "bench.jsonl"), write=False)
     out = capsys.readouterr().out
-    assert all(f"### {part}\n" in out for part in PARTS)
+    assert all(f"### {part}\n" in out for part in render(report()))
     assert "100 GFLOP/s of multiply-adds" in out
     assert "python runtime" in out
     with pytest.raises(UsageError, match="of which report"):

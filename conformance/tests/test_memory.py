@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.memory import Curve, run_memory
+from conformance.memory import Curve, lowest_before_highest, run_memory
 from conformance.ports import Port
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells")
@@ -47,5 +47,25 @@ def test_a_table_of_scores_shows(tmp_path: Path) -> None:
     assert "T^" in said.getvalue()
 
 
+def test_a_variant_that_refuses_the_call_is_left_out_and_named(tmp_path: Path) -> None:
+    script = tmp_path / "fake.py"
+    answer = '        answer = {"seq": request["seq"], "status": "ok"}\n'
+    assert answer in PORT
+    refuses = (
+        f'{answer}        if request["variant"] == "naive":\n            answer["status"] = "unsupported"\n'
+    )
+    script.write_text(PORT.replace(answer, refuses))
+    port = Port(name="fake", language="Python", kind="port", command=[sys.executable, str(script)])
+    said = io.StringIO()
+    curves = run_memory([port], (128, 256), Console(file=said, width=120))
+    assert [curve.variant for curve in curves] == ["flash"]
+    assert "left out, since they refuse this call: fake naive" in said.getvalue()
+
+
 def test_the_exponent_is_that_of_the_two_longest() -> None:
     assert Curve("p", "v", {10: 5, 100: 7, 200: 28}).exponent == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("sizes", "lowest"), [([9], 9), ([9, 4, 12, 2], 4), ([9, 10, 5], 9), ([9, 3, 3], 9)])
+def test_what_is_given_back_before_the_highest_is_not_held_by_the_call(sizes: list[int], lowest: int) -> None:
+    assert lowest_before_highest(sizes) == lowest

@@ -18,8 +18,8 @@ FEATURES = {
     *("scale", "softcap", "gqa", "value_dim", "scores", "capped", "biased", "weights"),
 }
 
-# Timed is the opset that onnxruntime 1.32 has a kernel for. It takes 25 apart into smaller operators: a token on a past
-# of 1024, 32 heads on 8, takes it 50 times as long then, a causal prefill of 256 five times.
+# Timed is the opset that onnxruntime 1.32 has a kernel for. It takes 25 apart into smaller operators, which takes
+# several times as long.
 WITH_A_KERNEL = 24
 WINDOWS = {"left_window_size", "right_window_size"}  # which came with 25
 

@@ -4,12 +4,11 @@ The first says what a language costs: a readable text against a readable text, t
 what a user gets: the fastest rung of every port and peer, whatever it is made of.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bench_file import BenchReport
-from .bench_stats import BenchRow
+from .bench_stats import BenchRow, geometric_mean
 from .known_failures import BAD
 
 # Rungs that are the same algorithm wherever they have the same name; others are each language's own.
@@ -43,8 +42,7 @@ class Division:
     def mean(self, port: str) -> float:
         """The geometric mean of a port's ratios, over the cases that it and the reference have; 0 where none."""
         at = self.ports.index(port)
-        ratios = [entry.ratio for _, entries in self.rows if (entry := entries[at]) is not None]
-        return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 0.0
+        return geometric_mean(entry.ratio for _, entries in self.rows if (entry := entries[at]) is not None)
 
 
 def divide(bench: BenchReport) -> list[Division]:

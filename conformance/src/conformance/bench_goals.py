@@ -4,14 +4,13 @@ A cell's ratio is, in each round, the time of the fastest peer divided by that o
 A rung that has no cell in a report has reached nothing.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
 from .bench_file import BenchReport
-from .bench_stats import BenchRow
+from .bench_stats import BenchRow, geometric_mean
 
 PREFILL = (
     "sdpa/prefill-256",
@@ -29,7 +28,6 @@ EVERY = (*PREFILL, *CAUSAL, *DECODE, *SMALL)
 
 NATIVE = ("torch", "onnxruntime")
 NATIVE_AND_RUST = (*NATIVE, "rten")
-OTHERS = "every rung but the first"
 
 LimitName = Literal["multiply-adds", "four streams", "WASM multiply-adds"]
 
@@ -85,9 +83,6 @@ GOALS = (
     Goal("NumPy, the best rung", ("python:*",), ("python:naive",), EVERY, 2.0, 1.0),
 )  # fmt: skip
 
-# Decode on a cache of codes, relative to the same rung on f32, with a past that no cache of the processor holds.
-CACHE_GOALS = {"f16": 1.7, "int8": 3.0, "int4": 4.5}
-CACHE_PORT = "rust"
 THREADS_GOAL = 1.8
 MEMORY_LENGTH, MEMORY_GOAL = 32768, 0.01
 
@@ -137,12 +132,6 @@ class Reached:
             elif min(self.shares.values()) < self.goal.share.least:
                 found.append("share")
         return found
-
-
-def geometric_mean(ratios: Iterable[float]) -> float:
-    """Of positive numbers; 0 without one."""
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(sum(logs) / len(logs)) if logs else 0.0
 
 
 def reach(report: BenchReport, goals: Sequence[Goal] = GOALS) -> list[Reached]:
@@ -206,44 +195,6 @@ def _ratio(case: str, own: BenchRow | None, peers: Sequence[BenchRow]) -> Ratio 
     best = min(peers, key=lambda row: row.min_ns)
     rung, peer = f"{own.port} {own.variant}", f"{best.port} {best.variant}"
     return Ratio(case, median(by_round), min(by_round), max(by_round), rung, peer)
-
-
-@dataclass(frozen=True)
-class CacheRatio:
-    """Decode on a cache of codes. ns: of one token. ratio: times as fast as on f32; 0 where f32 was not timed."""
-
-    variant: str
-    format: str
-    ns: float
-    ratio: float
-    goal: float
-
-
-def cache_ratios(report: BenchReport, port: str = CACHE_PORT) -> list[CacheRatio]:
-    """Every format that the port was timed with. A token: what the longer of two scripts takes more, by its tokens."""
-    variants = dict.fromkeys(
-        row.variant for row in report.rows if row.port == port and row.case.startswith("bench/long/")
-    )
-    found = []
-    for variant in variants:
-        base = _token_ns(report, port, variant, "f32")
-        for format in ("f32", *CACHE_GOALS):
-            ns = _token_ns(report, port, variant, format)
-            if ns > 0:
-                goal = CACHE_GOALS.get(format, 0.0)
-                found.append(CacheRatio(variant, format, ns, base / ns if base > 0 else 0.0, goal))
-    return found
-
-
-def _token_ns(report: BenchReport, port: str, variant: str, format: str) -> float:
-    """The fastest of each script; 0 where one of them was not timed."""
-    from .cases.bench_caches import MORE
-
-    append = report.find(f"bench/long/{format}/append", port, variant)
-    decode = report.find(f"bench/long/{format}/decode", port, variant)
-    if append is None or decode is None or not append.rounds or not decode.rounds:
-        return 0.0
-    return max(0.0, decode.min_ns - append.min_ns) / MORE
 
 
 def thread_gains(report: BenchReport, threads: int = 2) -> dict[tuple[str, str], dict[str, float]]:

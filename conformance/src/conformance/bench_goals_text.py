@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -15,22 +16,21 @@ from .bench_goals import (
     SMALL,
     THREADS_GOAL,
     Reached,
-    cache_ratios,
-    choose,
-    geometric_mean,
+    fastest,
     reach,
     thread_gains,
 )
-from .bench_stats import BenchRow
+from .bench_stats import BenchRow, geometric_mean
 from .bench_text import limits_line
 from .cases.bench_caches import TOKENS
 from .errors import UsageError
 from .memory import HEAD_DIM
 from .repository import ROOT
-from .tally import show_ns, three_digits
+from .tally import three_digits
 
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs/benchmarks.md")
-PARTS = ("grid", "goals", "algorithms", "threads", "caches", "run")
+MAIN_PEERS = ("onnxruntime", "onnxruntime-web")  # beside our own in the short grid
+REACHED, ABSENT = "reached", "not in the report"
 BEGIN, END = "<!-- bench: {part} -->", "<!-- bench: end -->"
 
 
@@ -65,7 +65,9 @@ def render(report: BenchReport) -> dict[str, str]:
     """Every part that the report has something for, and those that it has not, saying so."""
     return {
         "grid": grid_table(report),
+        "short grid": grid_table(report, MAIN_PEERS),
         "goals": goals_table(report),
+        "goals in short": goals_in_short(report),
         "algorithms": algorithms_table(report),
         "threads": threads_table(report),
         "caches": caches_table(report),
@@ -76,9 +78,12 @@ def render(report: BenchReport) -> dict[str, str]:
 def run_lines(report: BenchReport) -> str:
     """When, where, with what, the limits of the machine, and the noise."""
     header, machine = report.header, report.header.machine
+    threads = ",".join(map(str, (header.threads, *header.more_threads)))
+    narrowed = "".join(f" --{name} {value}" for name, value in header.narrowing.items())
     noise = sorted(report.noise.values())
     lines = [
-        f"- {header.date[:10]}{', commit ' + header.commit if header.commit else ''}, `--{header.mode}`,"
+        f"- `conformance bench --{header.mode} --threads {threads}{narrowed}`",
+        f"- {header.date[:10]}{', commit ' + header.commit if header.commit else ''},"
         f" {header.rounds} rounds, {report.footer.seconds / 60:.0f} minutes",
         f"- {machine.cpu}, {machine.cores} cores, {machine.system}",
     ]
@@ -97,10 +102,21 @@ def run_lines(report: BenchReport) -> str:
     return "\n".join(lines)
 
 
-def grid_table(report: BenchReport) -> str:
-    """The fastest rung of each port and peer in each cell: a rate, and its share of the limit."""
-    ports = [port.name for port in report.header.ports]
-    found = {(case, port): _best(report, case, port) for case in EVERY for port in ports}
+def grid_table(report: BenchReport, peers: Sequence[str] | None = None) -> str:
+    """The fastest rung of each port and peer in each cell: a rate, and its share of the limit.
+
+    peers: only the columns of these; the fastest of a cell is that of all, and may be in none of them.
+    """
+    names = [port.name for port in report.header.ports]
+    found = {(case, name): _best(report, case, name) for case in EVERY for name in names}
+    least = {
+        case: min((row.min_ns for name in names if (row := found[case, name])), default=0) for case in EVERY
+    }
+    ports = [
+        port.name
+        for port in report.header.ports
+        if port.kind == "port" or peers is None or port.name in peers
+    ]
     cases = [case for case in EVERY if any(found[case, port] for port in ports)]
     if not cases:
         return "Nothing of the grid was timed."
@@ -110,9 +126,8 @@ def grid_table(report: BenchReport) -> str:
     lines = [head, "|---|" + "---|" * len(ports)]
     for case in cases:
         rows = [found[case, port] for port in ports]
-        least = min(row.min_ns for row in rows if row)
         cells = [
-            _cell(case, row, usual[port], row is not None and row.min_ns == least)
+            _cell(case, row, usual[port], row is not None and row.min_ns == least[case])
             for port, row in zip(ports, rows, strict=True)
         ]
         lines.append(f"| {case.rpartition('/')[2]}, {_unit(case)} | " + " | ".join(cells) + " |")
@@ -120,7 +135,9 @@ def grid_table(report: BenchReport) -> str:
 
 
 def _best(report: BenchReport, case: str, port: str) -> BenchRow | None:
-    return min(choose(report, case, (port,)), key=lambda row: row.min_ns, default=None)
+    """Without `threads`, which is another rung over again with one, and has a table of its own for two."""
+    variants = dict.fromkeys(row.variant for row in report.rows if row.port == port)
+    return fastest(report, case, [f"{port}:{variant}" for variant in variants if variant != "threads"])
 
 
 def _usual(rows: Sequence[BenchRow | None]) -> str:
@@ -147,18 +164,50 @@ def _cell(case: str, row: BenchRow | None, usual: str, best: bool) -> str:
     return text if row.variant == usual else f"{text} `{row.variant}`"
 
 
+@dataclass(frozen=True)
+class GoalLine:
+    """A goal as the table shows it. lacking: what is not reached; empty where all is."""
+
+    what: str
+    against: str
+    cells: int
+    mean: str
+    least: str
+    share: str
+    lacking: str
+
+    @property
+    def short(self) -> str:
+        """A row of the narrow table."""
+        what = f"{self.what} against {self.against}" if self.mean else self.what
+        return f"| {what} | {self.mean or self.share} | {self.lacking or REACHED} |"
+
+    def __str__(self) -> str:
+        """A row of the table."""
+        cells = (self.what, self.against, self.cells, self.mean, self.least, self.share)
+        return f"| {' | '.join(map(str, cells))} | {self.lacking or REACHED} |"
+
+
 def goals_table(report: BenchReport) -> str:
     """A line for each goal: what was reached, what was wanted, and what is lacking."""
     lines = [
         "| port, rung | against | cells | geometric mean (goal) | lowest cell (goal) | share of the limit (goal) | |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [_goal_line(found) for found in reach(report)]
-    lines += _cache_lines(report) + _thread_lines(report) + _memory_lines(report)
-    return "\n".join(lines)
+    return "\n".join(lines + [str(line) for line in _goal_lines(report)])
 
 
-def _goal_line(found: Reached) -> str:
+def goals_in_short(report: BenchReport) -> str:
+    """The same in three columns, without the single cells."""
+    lines = [line.short for line in _goal_lines(report)]
+    return "\n".join(["| aimed at | came out (goal) | missing |", "|---|---|---|", *lines])
+
+
+def _goal_lines(report: BenchReport) -> list[GoalLine]:
+    return [_goal_line(found) for found in reach(report)] + _thread_lines(report) + _memory_lines(report)
+
+
+def _goal_line(found: Reached) -> GoalLine:
     goal, lowest = found.goal, found.lowest
     mean = f"{found.mean:.2f} ({goal.mean:g})" if found.cells else f"- ({goal.mean:g})"
     least = "-"
@@ -170,23 +219,10 @@ def _goal_line(found: Reached) -> str:
         reached = f"{100 * min(found.shares.values()):.0f} %" if found.shares else "-"
         share = f"{reached} of the {goal.share.of} ({100 * goal.share.least:.0f} %)"
     against = ", ".join(goal.peers)
-    verdict = "; ".join(found.lacking) or "reached"
-    return f"| {goal.what} | {against} | {len(found.cells)} | {mean} | {least} | {share} | {verdict} |"
+    return GoalLine(goal.what, against, len(found.cells), mean, least, share, ", ".join(found.lacking))
 
 
-def _cache_lines(report: BenchReport) -> list[str]:
-    lines = []
-    for one in cache_ratios(report):
-        if one.goal:
-            verdict = "reached" if one.ratio >= one.goal else "ratio"
-            lines.append(
-                f"| Rust `{one.variant}`, decode on a cache of {one.format} | its own f32, {show_ns(one.ns)} a token"
-                f" | 1 | {one.ratio:.2f} ({one.goal:g}) | - | | {verdict} |"
-            )
-    return lines or ["| Rust, decode on caches of codes | its own f32 | 0 | - | - | | not in the report |"]
-
-
-def _thread_lines(report: BenchReport) -> list[str]:
+def _thread_lines(report: BenchReport) -> list[GoalLine]:
     lines = []
     for (port, variant), gains in thread_gains(report).items():
         large = {case: gain for case, gain in gains.items() if case in LARGE}
@@ -194,27 +230,30 @@ def _thread_lines(report: BenchReport) -> list[str]:
             continue
         lowest = min(large, key=lambda case: large[case])
         mean = geometric_mean(large.values())
-        verdict = "reached" if mean >= THREADS_GOAL else "mean"
-        lines.append(
-            f"| {port} `threads`, two | one | {len(large)} | {mean:.2f} ({THREADS_GOAL:g}) |"
-            f" {large[lowest]:.2f} {lowest.rpartition('/')[2]} | | {verdict} |"
-        )
-    return lines or ["| `threads`, two | one | 0 | - | - | | not in the report |"]
+        shown = f"{mean:.2f} ({THREADS_GOAL:g})"
+        least = f"{large[lowest]:.2f} {lowest.rpartition('/')[2]}"
+        lacking = "" if mean >= THREADS_GOAL else "mean"
+        lines.append(GoalLine(f"{port} `threads`, two", "one", len(large), shown, least, "", lacking))
+    return lines or [GoalLine("`threads`, two", "one", 0, "-", "-", "", ABSENT)]
 
 
-def _memory_lines(report: BenchReport) -> list[str]:
+def _memory_lines(report: BenchReport) -> list[GoalLine]:
+    """What a call took without its tensors. One that took less than those was not seen whole: it proves nothing."""
     lines = []
     scores = 4 * MEMORY_LENGTH**2
     tensors = 4 * 4 * MEMORY_LENGTH * HEAD_DIM  # q, k, v and the output, which naive holds as well
+    length, goal = f"memory at T = {MEMORY_LENGTH}", f"(< {100 * MEMORY_GOAL:.0f} %)"
     for one in report.memory:
         if one.length == MEMORY_LENGTH:
-            share = max(0, one.bytes - tensors) / scores
-            verdict = "reached" if share < MEMORY_GOAL else "share"
-            what = f"{one.port} `{one.variant}`, memory at T = {MEMORY_LENGTH}"
-            held = f"{one.bytes / 2**20:.0f} MiB with q, k, v and output, which are {tensors / 2**20:.0f}"
-            found = f"{held} | {100 * share:.2f} % (< {100 * MEMORY_GOAL:.0f} %)"
-            lines.append(f"| {what} | naive's scores, {scores / 2**30:.0f} GiB | 1 | | {found} | {verdict} |")
-    return lines or [f"| memory at T = {MEMORY_LENGTH} | naive's scores | 0 | | | - | not in the report |"]
+            rest = one.bytes - tensors
+            taken = f"{one.bytes / 2**20:.0f} MiB, q, k, v and output alone are {tensors / 2**20:.0f}"
+            share = f"{100 * rest / scores:.2f} % {goal}" if rest >= 0 else f"- {goal}"
+            lacking = "not measured" if rest < 0 else "" if rest < MEMORY_GOAL * scores else "share"
+            against = f"naive's scores, {scores / 2**30:.0f} GiB"
+            lines.append(
+                GoalLine(f"{one.port} `{one.variant}`, {length}", against, 1, "", taken, share, lacking)
+            )
+    return lines or [GoalLine(length, "naive's scores", 0, "", "", "-", ABSENT)]
 
 
 def algorithms_table(report: BenchReport) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from .bench_file import Cell, Sample
 from .bench_plan import Budget, Plan
 from .bench_stats import DISTURBED
 from .case import Case
-from .cases.bench_caches import is_long, judged
 from .cpu_time import processor_seconds
 from .fixtures import LoadedSuite
 from .judge import judge_answer
@@ -27,7 +26,6 @@ CHECK_WARM_UP = 1
 LEAST_EVALUATIONS = 3  # of a request: the first, one to choose how many make a sample, and one sample
 MOST_WARM_UP = 500
 MOST_REPEATS = 2  # of one request
-LONG_CALL_S, LONG_PART_S = 5.0, 6.0  # of the cells with a long past, which are few
 THREADED = ("threads", "fused", "folded", "compiled")  # the rungs that use more threads when they are granted
 LEAST_THREADED_FLOPS = 10**7  # below, starting a second thread takes as long as the work
 
@@ -57,16 +55,12 @@ class Entrant:
 
 
 def list_cells(session: Session, suite: LoadedSuite, case: Case) -> list[Question]:
-    """The variants of a port that can be timed on a case. A port that does not claim the case has none.
-
-    The readable ones are not asked about a long past, which they would need minutes for.
-    """
+    """The variants of a port that can be timed on a case. A port that does not claim the case has none."""
     claims = session.claims
     if claims is None or DTYPE not in case.files or find_unclaimed(claims, case, DTYPE):
         return []
     variants = enumerate(claims.ops[case.op].variants)
-    found = [Question(suite, case, DTYPE, variant, index == 0) for index, variant in variants]
-    return [question for question in found if not (question.first and is_long(case.id))]
+    return [Question(suite, case, DTYPE, variant, index == 0) for index, variant in variants]
 
 
 def list_threaded(session: Session, suite: LoadedSuite, case: Case) -> list[Question]:
@@ -87,8 +81,6 @@ def check_cell(
     needed: seconds of an evaluation as foretold; where that is too long nothing is asked.
     """
     case = question.case
-    if is_long(case.id):
-        plan, part_s = replace(plan, longest_s=LONG_CALL_S), LONG_PART_S
     if needed > plan.longest_s:
         note = (
             f"not timed: an evaluation would take {needed:.1f} s by its rate in smaller ones,"
@@ -247,8 +239,6 @@ def _judge(session: Session, question: Question, answer: dict[str, Any], outputs
         return _cell(session, question, "unsupported", str(answer.get("feature", "")))
     inputs, expected = read_case(question)
     case = question.case
-    if is_long(case.id):
-        case = msgspec.structs.replace(case, config=judged(case.config), steps=["ok", "ok"])
     if case.steps is not None:  # an answer to bench carries no step codes; the outputs tell
         answer = answer | {"steps": case.steps}
     judgement = judge_answer(case, DTYPE, answer, inputs, expected, outputs)

@@ -8,7 +8,7 @@ claimed.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,12 @@ def summarise(
             msgspec.structs.replace(row, repeated=repeated[name], peak_share=shares[0], read_share=shares[1])
         )
     return rows, {case: noise_floor(timed) for case, timed in base.items()}
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Of positive numbers; 0 without one."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs)) if logs else 0.0
 
 
 def ratios(slow: BenchRow, fast: BenchRow) -> list[float]:

@@ -1,16 +1,19 @@
 """The command `conformance memory`: how much memory attention takes as the sequence grows, measured from outside.
 
 Each measurement has a process of its own. After a small call that loads all code, Linux is told to forget the highest
-resident size of the process; one attention call follows, and its new highest size, less what was resident before, is
-what the call took: its inputs, its result, and all between them. Plain attention holds a table of T x T scores; a tiled
-one holds a tile.
+resident size of the process; one attention call follows, and its new highest size, less the lowest before it, is
+what the call took: its inputs, its result, and all between them. The lowest is not always what was resident when the
+call began: a collector (Julia's) may first give back what compiling left. So the size is looked at all the while.
+Plain attention holds a table of T x T scores; a tiled one holds a tile.
 """
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 from rich.console import Console
@@ -25,6 +28,7 @@ from .tensors import write_tensors
 LENGTHS = (512, 1024, 2048, 4096)
 HEAD_DIM = 64
 WARM = 64
+LOOK_S = 0.001  # between two looks at the size of the process
 
 
 @dataclass(frozen=True)
@@ -42,18 +46,28 @@ class Curve:
         return math.log(max(self.taken[long], 1) / max(self.taken[short], 1)) / math.log(long / short)
 
 
+class Refused(UsageError):
+    """A variant does not do this call: its text is for others."""
+
+
 def run_memory(ports: Sequence[Port], lengths: Sequence[int], console: Console) -> list[Curve]:
     """Measures and prints the table. Raises UsageError where the system cannot tell."""
     if not can_measure():
         raise UsageError("memory: expected Linux, whose /proc says how much memory a process has had at most")
-    curves = []
+    curves, refused = [], []
     with tempfile.TemporaryDirectory(prefix="conformance-memory-") as folder:
         write_inputs(Path(folder), lengths)
         for port in ports:
             for variant in _variants(port):
-                taken = {n: measure(port, variant, n, Path(folder)) for n in lengths}
+                try:
+                    taken = {n: measure(port, variant, n, Path(folder)) for n in lengths}
+                except Refused:
+                    refused.append(f"{port.name} {variant}")
+                    continue
                 curves.append(Curve(port.name, variant, taken))
     console.print(_table(curves, lengths))
+    if refused:
+        console.print(f"left out, since they refuse this call: {', '.join(refused)}", highlight=False)
     return curves
 
 
@@ -69,7 +83,7 @@ def write_inputs(folder: Path, lengths: Sequence[int]) -> None:
 
 
 def measure(port: Port, variant: str, length: int, folder: Path) -> int:
-    """Bytes beyond what was resident before, of one call in a fresh process. Raises UsageError when it fails."""
+    """Bytes that one call takes, in a fresh process. Raises UsageError when it fails."""
     with Session(port) as session:
         try:
             session.start()
@@ -77,11 +91,38 @@ def measure(port: Port, variant: str, length: int, folder: Path) -> int:
                 _ask(session, variant, WARM, folder)
             status = Path(f"/proc/{session.pid}/status")
             Path(f"/proc/{session.pid}/clear_refs").write_text("5")
-            before = _kib(status, "VmRSS")
-            _ask(session, variant, length, folder)
+            with _watched(status) as sizes:
+                _ask(session, variant, length, folder)
         except PortFault as fault:
             raise UsageError(f"memory: {port.name} {variant}, T = {length}: {fault}") from None
-        return 1024 * (_kib(status, "VmHWM") - before)
+        return 1024 * (_kib(status, "VmHWM") - lowest_before_highest(sizes))
+
+
+def lowest_before_highest(sizes: Sequence[int]) -> int:
+    """Of sizes in order of time, the first of which was before the call."""
+    return min(sizes[: 1 + sizes.index(max(sizes))])
+
+
+@contextmanager
+def _watched(status: Path) -> Iterator[list[int]]:
+    """The resident sizes of a process in KiB, from now to the end of the block; a process that ends has no more."""
+    sizes = [_kib(status, "VmRSS")]
+    done = Event()
+
+    def look() -> None:
+        while not done.wait(LOOK_S):
+            try:
+                sizes.append(_kib(status, "VmRSS"))
+            except (OSError, StopIteration):
+                return
+
+    watcher = Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield sizes
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _variants(port: Port) -> list[str]:
@@ -98,7 +139,8 @@ def _variants(port: Port) -> list[str]:
 def _ask(session: Session, variant: str, length: int, folder: Path) -> None:
     answer = session.run(_request(variant, length, folder))
     if answer["status"] != "ok":
-        raise UsageError(f"memory: {session.port.name} {variant}: expected an answer, got {answer}")
+        kind = Refused if answer["status"] == "unsupported" else UsageError
+        raise kind(f"memory: {session.port.name} {variant}: expected an answer, got {answer}")
 
 
 def _request(variant: str, length: int, folder: Path) -> dict[str, object]:

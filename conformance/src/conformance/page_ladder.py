@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from .bench_file import BenchReport
-from .bench_goals import geometric_mean
-from .bench_stats import BenchRow, ratios
+from .bench_stats import BenchRow, geometric_mean, ratios
 from .page_code import Line, highlight
 from .repository import ROOT
 from .sidebyside import LANGUAGES
