@@ -36,10 +36,11 @@ SIDE_BY_SIDE = 2
 # In which order they begin: lint at once, since it fails most often, then the longest. Cargo has one build folder, so
 # lint and rust would wait for each other: they are far apart.
 ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches", "python", "fixtures")
-# A machine tests but one of the kernels that the fast rungs choose from: the others are forced. What each needs of the
-# processor, where it is not what every one has.
-FORCED = {"rust-avx2": "avx2", "rust-portable": "", "julia-8": "avx2", "julia-4": ""}
-FORCED_ASKED = ["--ops", "sdpa,varlen,kv_cache", "--variant", "simd", "--dtype", "f32,f64"]
+# A machine tests but one of the kernels that the fast rungs choose from: the others are forced, each by a port file.
+# What one needs of the processor, where it is not what every one has.
+FORCED = ROOT / "conformance/ports/forced"
+NEEDED = {"rust-avx2": {"avx2", "fma"}, "julia-8": {"avx2"}}
+FORCED_ASKED = ["--ops", "sdpa,varlen,kv_cache", "--variant", "simd,wasm", "--dtype", "f32,f64"]
 # The idle threads of BLAS and OpenMP spin, and take the other section's core. A test of threads says how many it wants.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # A section that takes longer hangs, and is ended.
@@ -137,13 +138,13 @@ def forced_tiers(conformance: str, ports: Sequence[str]) -> list[Section]:
     """The conformance run of the fast rungs alone, with the kernels of other machines."""
     tiers = [
         tier
-        for tier, needed in FORCED.items()
-        if tier.partition("-")[0] in ports and (not needed or needed in processor_flags())
+        for tier in sorted(path.stem for path in FORCED.glob("*.toml"))
+        if tier.partition("-")[0] in ports and NEEDED.get(tier, set()) <= processor_flags()
     ]
     if not tiers:
         return []
     report = LOGS / "test-tiers.jsonl"
-    command = [conformance, "run", "--strict", "--ports-dir", "conformance/ports/forced"]
+    command = [conformance, "run", "--strict", "--ports-dir", relative(FORCED)]
     command += ["--ports", ",".join(tiers), *FORCED_ASKED]
     return [Section("tiers", [*command, "--report", relative(report)], test_counts.conformance, report)]
 

@@ -134,15 +134,15 @@ def test_an_honest_port_passes(tmp_path: Path) -> None:
     tally = campaign("honest", 60, tmp_path)
     assert [str(found) for found in tally.found] == []
     assert set(tally.questions) == {"sdpa"}
-    assert set(tally.answers) <= {"pass", "unsupported"}
-    assert tally.answers["pass"] > 60 * 3
+    assert set(tally.answers) == {"pass"}
+    assert tally.answers["pass"] >= 60 * 4, "in each variant"
 
 
 @pytest.mark.parametrize("script", ["kernel_hidden_block", "kernel_last_lane", "kernel_correction"])
 def test_a_kernel_that_lies_is_found_and_its_case_fails_again(script: str, tmp_path: Path) -> None:
     tally = campaign(script, 400, tmp_path)
     (folder,) = tally.folders
-    assert {result.variant for result in tally.found[0].results} <= {"flash", "split"}
+    assert {result.variant for result in tally.found[0].results} == {"flash"}
     report = tmp_path / "report.jsonl"
     options = Options(protocol=False, metamorphic=False, sentences=False, known_failures=None, report=report)
     suites = [load_folder(folder)]

@@ -92,12 +92,21 @@ def test_the_projects_own_port_files_are_good() -> None:
 def test_a_forced_tier_is_its_port_in_all_but_its_kernels() -> None:
     known = {port.name: port for port in read_ports()}
     forced = read_ports(PORTS / "forced")
-    assert {port.name for port in forced} == {"rust-avx2", "rust-portable", "julia-8", "julia-4"}
+    variables = {
+        "rust": "ROSETTA_SIMD_TIER",
+        "julia": "ROSETTA_SIMD_LANES",
+        "typescript": "ROSETTA_WASM",
+    }
+    assert {port.name for port in forced} == {
+        "rust-avx2",
+        "rust-portable",
+        "julia-8",
+        "julia-4",
+        "typescript-plain",
+    }
     for port in forced:
         own = known[port.name.partition("-")[0]]
         assert (port.language, port.kind, port.command) == (own.language, own.kind, own.command)
         added = set(port.env.items()) - set(own.env.items())
-        assert [name for name, _ in added] == [
-            {"rust": "ROSETTA_SIMD_TIER", "julia": "ROSETTA_SIMD_LANES"}[own.name]
-        ]
+        assert [name for name, _ in added] == [variables[own.name]]
         assert port.env.items() >= own.env.items()

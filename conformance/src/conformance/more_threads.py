@@ -31,15 +31,19 @@ def check_threads(session: Session, suites: Sequence[LoadedSuite], narrowing: Na
     if not questions:
         return []
     started = time.monotonic()
+    refusal = _grant(session, 1)
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         alone = _ask_all(session, 1, questions, Path(folder))
         port, timeouts, root = session.port, session.timeouts, session.root
         with Session(port, threads=max(MORE), timeouts=timeouts, root=root) as together:
             shared = {threads: _ask_all(together, threads, questions, Path(folder)) for threads in MORE}
     judged = [
-        (question, _compare(alone[n], {threads: answers[n] for threads, answers in shared.items()}))
+        (
+            question,
+            refusal or _compare(alone[n], {threads: answers[n] for threads, answers in shared.items()}),
+        )
         for n, question in enumerate(questions)
-        if not isinstance(alone[n], Judgement)  # the run itself says what is wrong with it
+        if refusal or not isinstance(alone[n], Judgement)  # else the run itself says what is wrong with it
     ]
     seconds = round((time.monotonic() - started) / max(1, len(judged)), 6)
     return [

@@ -2,7 +2,8 @@
 
 It is right in all that is small, and wrong only where whole vectors and blocks meet their ends: in the last `channels`,
 `values`, `keys` or `rows`; it `stops` at a hidden block, `reads` one, swallows a `nan`, or a `top` that grows. Or it is
-wrong on several threads: it `forgets` the heads that are left over, or adds up a `sum` in parts; or it stays `alone`.
+wrong on several threads: it `forgets` the heads that are left over, or adds up a `sum` in halves on two; or it takes
+other numbers of them than it is granted, `one` or `three`.
 """
 
 import sys
@@ -81,14 +82,14 @@ def shared(q, k, v, **options):
     heads = output.shape[0] * output.shape[1]
     if lie == "forgets" and heads % threads:
         output.reshape(heads, *output.shape[2:])[-(heads % threads) :] = 0
-    if lie == "sum" and threads > 1:  # in another order, so the last bit is another
+    if lie == "sum" and threads == 2:  # in another order, so the last bit is another
         output = np.nextafter(output, np.inf).astype(output.dtype)
     return output, lse
 
 
 def set_threads(granted):
     global threads
-    threads = 1 if lie == "alone" else granted
+    threads = {"one": 1, "three": 3}.get(lie, granted)
     return threads
 
 
