@@ -12,11 +12,13 @@ using Printf: @printf
 using RosettaAttention
 
 const SHAPES = [  # name => (Hq, Hkv, Tq, Tk, D, causal)
+    "256" => (8, 8, 256, 256, 64, false),
     "512" => (8, 8, 512, 512, 64, false),
     "2048" => (2, 2, 2048, 2048, 64, false),
     "D128" => (2, 2, 2048, 2048, 128, false),
     "D80" => (8, 8, 512, 512, 80, false),
     "1000" => (8, 8, 1000, 1000, 64, false),
+    "causal-256" => (8, 8, 256, 256, 64, true),
     "causal-512" => (8, 8, 512, 512, 64, true),
     "causal-2048" => (2, 2, 2048, 2048, 64, true),
     "decode-512" => (8, 8, 1, 512, 64, false),

@@ -134,7 +134,7 @@ function run_step(run::Run, step::Dict)
     kind == "stats" && return run_stats(cache, step)
     kind == "truncate" && truncate!(cache, optional(step, "lengths"))
     kind == "reset" && reset!(cache)
-    kind == "reorder" && reorder!(cache, required(step, "index"))
+    kind == "reorder" && reorder!(cache, list_field(step, "index"))
     kind == "evict" && run_evict(cache, step, inputs)
     kind == "shift" && shift!(cache, required(step, "by"), required(step, "from"))
     kind == "save" && save(cache, file_path(step, run.script.folder))
@@ -204,7 +204,7 @@ end
 
 function run_evict(cache::Cache, step::Dict, inputs::Tensors)
     policy, positions = optional(step, "policy"), optional(step, "positions")
-    policy === nothing && return evict!(cache, required(step, "positions"))
+    policy === nothing && return evict!(cache, list_field(step, "positions"))
     positions === nothing || invalid_config("evict: expected positions or a policy, got both")
     return evict!(cache, policy_of(policy, inputs))
 end
@@ -235,6 +235,13 @@ function name_field(step::Dict, field::String)
     name = required(step, field)
     name isa String || invalid_request("$field: expected a name, got $(repr(name))")
     return name
+end
+
+# What the entries are is the library's to check.
+function list_field(step::Dict, field::String)
+    list = required(step, field)
+    list isa Vector || invalid_request("$field: expected a list, got $(repr(list))")
+    return list
 end
 
 # The tensor that a step names; a name that the file lacks is the step's fault.

@@ -112,13 +112,13 @@ function answer_start(state::State, request::Dict)::Fields
         "version" => string(RosettaAttention.VERSION_NUMBER),
         "runtime" => "julia $VERSION",
         "threads" => state.threads,
-        "isa" => [Sys.CPU_NAME],
+        "isa" => [Sys.CPU_NAME, "f32x$(RosettaAttention.lane_count())"],
         "ops" => ops,
     ]
 end
 
-# A process has the threads that it was started with. Julia starts no more than there are processors; where
-# it has that many, more tasks than that share them, as threads would.
+# What the work is shared among. A process has the threads that it was started with, and Julia starts no more
+# than there are processors; where it has that many, more tasks than that share them, as threads would.
 granted(threads::Int) = Threads.nthreads() < Sys.CPU_THREADS ? min(threads, Threads.nthreads()) : threads
 
 function answer_run(state::State, request::Dict)::Fields

@@ -13,8 +13,8 @@ const SIZES = (
     :batch, :num_kv_heads, :head_dim, :value_dim, :window, :keep, :page_size, :num_pages, :zero_point,
     :key_groups, :latent_dim, :rope_dim,
 )
-const NOT_COMPARED = ("num_pages", "group")
-const ONLY_WHERE_TRUE = ("key_groups", "track")  # else they are absent, in the cache and in the file
+const NOT_COMPARED = ("num_pages",)
+const NOT_ALWAYS = ("group", "key_groups", "track")  # absent where a cache has the default
 const Quantised = Union{QuantisedCache,KiviCache}
 
 kind_name(::KVCache) = "contiguous"
@@ -58,14 +58,13 @@ function description(cache::Cache)
     tracks(cache) && push!(fields, pair("track", "true"))
     if cache isa Quantised
         push!(fields, pair("quantised_format", cache.format))
-        shared_by_all(cache, cache.group) || push!(fields, pair("group", string(cache.group)))
+        default_group(cache) || push!(fields, pair("group", string(cache.group)))
     end
     return fields
 end
 
-# Whether all channels of a head share one scale, which is the default.
-shared_by_all(cache::Quantised, group) =
-    group === nothing || group >= max(cache.head_dim, cache.value_dim)
+# Whether all channels of a head share one scale because nothing else is said, or in as many words.
+default_group(cache::Quantised) = cache.group === nothing || cache.group == cache.head_dim == cache.value_dim
 
 # Where the slots of each row, or of each head of a row, stand.
 row_arrays(cache::Cache) = row_arrays(cache.rows)

@@ -17,26 +17,14 @@ function check_description(name::String, cache, metadata)
     kind == kind_name(cache) || reject(:invalid_config, name, "kind", kind_name(cache), kind)
     own = description(cache)
     for (field, due) in own
-        due_there = !(field in ONLY_WHERE_TRUE) && field != "group"
-        haskey(metadata, field) || !due_there || damaged(name, field, "a value", "none")
+        haskey(metadata, field) || field in NOT_ALWAYS || damaged(name, field, "a value", "none")
         got = get(metadata, field, "none")
         fits = got == due || field in NOT_COMPARED || field == "dtype"
         fits || reject(:invalid_config, name, field, due, got)
     end
-    for field in setdiff(ONLY_WHERE_TRUE, first.(own))
+    for field in setdiff(NOT_ALWAYS, first.(own))
         got = get(metadata, field, "none")
         got == "none" || reject(:invalid_config, name, field, "none", got)
-    end
-    if cache isa Quantised
-        text = get(metadata, "group", nothing)
-        group = text === nothing ? nothing : tryparse(Int, text)
-        as_written = text === nothing || string(group) == text
-        as_written || reject(:invalid_config, name, "group", "an integer", text)
-        both = shared_by_all(cache, group) && shared_by_all(cache, cache.group)
-        same = both || group == cache.group
-        same || reject(:invalid_config, name, "group", repr(cache.group), repr(group))
-    elseif haskey(metadata, "group")
-        reject(:invalid_config, name, "group", "none", metadata["group"])
     end
     metadata["dtype"] in values(FILE_TYPES) || damaged(name, "dtype", "a float type", metadata["dtype"])
     dtype = FILE_TYPES[eltype(cache)]

@@ -3,8 +3,9 @@
 #
 # What it changes against flash.jl: the arithmetic of a tile is done by registers of up to 16 numbers
 # (simd_kernel.jl; simd_few.jl for the few rows of a decode step), the exponential is a short chain of
-# multiply-adds (simd_exp.jl), and which keys a row sees by its position is an interval, so that a key that
-# no row of a tile sees costs nothing. No BLAS.
+# multiply-adds (simd_exp.jl), some tiles share what they bring into the cache (simd_wave.jl), and which keys
+# a row sees by its position is an interval, so that what no register of a tile sees costs nothing
+# (simd_edge.jl). No BLAS.
 #
 # What that gains over sdpa.jl and blocked.jl, Float32, one thread, on a Xeon with AVX-512: 133 and 1.5 times
 # as fast at 512 queries and keys of 8 heads of 64, 155 and 1.9 times when causal, 44 and 3.3 times for a
@@ -70,15 +71,18 @@ end
 # Registers of queries in the largest tile: 16 sums fit where there are 32 registers, as with AVX-512.
 @inline most_registers(::Type{V}) where {V} = sizeof(V) == 64 ? 4 : 2
 
-# Tiles are numbered, KV head by KV head, and each task takes the next one that nobody has taken.
+# Waves of tiles are numbered, and each task takes the next one that nobody has taken: the later rows first,
+# which are the longer ones when causal.
 function all_tiles(call::SimdCall{T}, ::Type{V}, tasks::Int) where {T,V}
     line = call.options.G * call.options.Tq  # rows of a KV head
     line == 0 && return nothing
-    most = most_registers(V) * lanes_of(V)  # R
-    pieces = cld(line, most)
-    count = pieces * call.Hkv * call.B
-    next = Threads.Atomic{Int}(1)
-    work() = work_off(call, V, next, count, pieces, line, most)
+    R = most_registers(V) * lanes_of(V)
+    heads = call.Hkv * call.B
+    # So many tiles together that each task has some waves.
+    width = tasks == 1 ? WAVE : clamp(cld(line, R) * heads ÷ (4 * tasks), 1, WAVE)
+    count = cld(line, width * R) * heads
+    next = Threads.Atomic{Int}(count)
+    work() = work_off(call, V, next, heads, width * R)
     if min(tasks, count) == 1
         work()
     else
@@ -87,29 +91,19 @@ function all_tiles(call::SimdCall{T}, ::Type{V}, tasks::Int) where {T,V}
     return nothing
 end
 
-function work_off(
-    call::SimdCall{T}, ::Type{V}, next, count::Int, pieces::Int, line::Int, most::Int
-) where {T,V}
-    R = min(most, nextpow(2, cld(line, lanes_of(V))) * lanes_of(V))
-    tile = Tile{T}(R, call.D, call.Dv, min(KEY_BLOCK, cld(call.options.Tk, 16) * 16))
+function work_off(call::SimdCall{T}, ::Type{V}, next, heads::Int, most::Int) where {T,V}
+    line = call.options.G * call.options.Tq
+    wave = take_wave(call, V, min(line, most))
     while true
-        n = Threads.atomic_add!(next, 1)
-        n <= count || return nothing
-        head, piece = fldmod1(n, pieces)
+        n = Threads.atomic_sub!(next, 1)
+        n >= 1 || break
+        piece, head = fldmod1(n, heads)
         b, g = fldmod1(head, call.Hkv)
         first = (piece - 1) * most
-        rows = BlockRows(b, g, first, min(most, line - first))
-        registers = cld(rows.count, lanes_of(V))
-        if 2 * rows.count <= lanes_of(V)
-            few_rows(call, V, rows, tile)
-        elseif registers == 1
-            one_tile(call, V, Val(1), rows, tile)
-        elseif registers == 2 || most_registers(V) == 2
-            one_tile(call, V, Val(2), rows, tile)
-        else
-            one_tile(call, V, Val(most_registers(V)), rows, tile)
-        end
+        some_tiles(call, V, BlockRows(b, g, first, min(most, line - first)), wave)
     end
+    leave_wave(wave)
+    return nothing
 end
 
 # The blocks of keys that make up a range.
@@ -117,48 +111,9 @@ key_blocks(keys::UnitRange{Int}) =
     (max(start, first(keys)):min(start + KEY_BLOCK - 1, last(keys)) for
      start in fld(first(keys) - 1, KEY_BLOCK)*KEY_BLOCK+1:KEY_BLOCK:last(keys))
 
-# Rows in the lanes. Slot (key, row) is at (key - 1) · R + row.
-function one_tile(call::SimdCall{T}, ::Type{V}, ::Val{M}, rows::BlockRows, tile::Tile{T}) where {T,V,M}
-    R, D, Dv = M * lanes_of(V), call.D, call.Dv
-    start!(tile)
-    pack!(tile, call, V, rows, R)
-    keys, common = reach!(tile.sight, call.options, rows)
-    GC.@preserve tile begin
-        scores, sums, peaks = pointer(tile.scores), pointer(tile.sums), pointer(tile.peaks)
-        top, shifts = pointer(tile.top), pointer(tile.shifts)
-        total, lows = pointer(tile.total), pointer(tile.lows)
-        for block in key_blocks(keys)
-            k = column(call.k, first(block), rows.g, rows.b)
-            copyto!(tile.peaks, tile.top)
-            score_block(V, Val(M), pointer(tile.queries), k, call.k.apart, D, length(block), scores, peaks)
-            if !is_plain(call.options, block, common)
-                alter!(Slots(tile.scores, R, 1), call.options, rows, tile.sight, block)
-                copyto!(tile.peaks, tile.top)
-                find_peaks(V, Val(M), scores, length(block), peaks)
-            end
-            raise_top(V, Val(M), peaks, top, shifts, total, sums, Dv)
-            for part in tiles(block, VALUE_BLOCK)
-                weights = at(scores, (first(part) - first(block)) * R)
-                v = column(call.v, first(part), rows.g, rows.b)
-                hides = exponentials(V, Val(M), weights, length(part), shifts, total, lows)
-                if hides && !all_finite(call, rows, part)
-                    slots, by_channel = Slots(tile.scores, R, 1), Slots(tile.sums, R, 1)
-                    weigh_carefully!(by_channel, slots, call, rows, tile.sight, first(block), part)
-                else
-                    weigh_block(V, Val(M), weights, v, call.v.apart, length(part), Dv, sums)
-                end
-            end
-        end
-    end
-    unpack(tile, call, V, rows, R)
-    return nothing
-end
-
 # Few rows, whose channels are in the lanes. Slot (key, row) is at (row - 1) · width + key.
-function few_rows(call::SimdCall{T}, ::Type{V}, rows::BlockRows, tile::Tile{T}) where {T,V}
-    D, Dv, N = call.D, call.Dv, lanes_of(V)
-    start!(tile)
-    keys, common = reach!(tile.sight, call.options, rows)
+function few_rows(call::SimdCall{T}, ::Type{V}, tile::Tile{T}, scratch::Scratch{T}) where {T,V}
+    D, Dv, N, rows = call.D, call.Dv, lanes_of(V), tile.rows
     for r in 1:rows.count
         i, h = query_of(call.options, rows, r)
         q = column(call.q, i, h, rows.b)
@@ -166,16 +121,16 @@ function few_rows(call::SimdCall{T}, ::Type{V}, rows::BlockRows, tile::Tile{T}) 
             tile.queries[(r-1)*D+d] = call.scale * unsafe_load(q, d)
         end
     end
-    width = length(tile.scores) ÷ length(tile.top)  # a multiple of 16 numbers
-    slots = Slots(tile.scores, 1, width)
-    GC.@preserve tile begin
-        scores, sums, lanes = pointer(tile.scores), pointer(tile.sums), pointer(tile.lows)
+    width = length(scratch.scores) ÷ length(tile.top)  # a multiple of 16 numbers
+    slots = Slots(scratch.scores, 1, width)
+    GC.@preserve tile scratch begin
+        scores, sums, lanes = pointer(scratch.scores), pointer(tile.sums), pointer(scratch.spare)
         queries = pointer(tile.queries)
-        for block in key_blocks(keys)
+        for block in key_blocks(tile.keys)
             count = length(block)
             k, v = column(call.k, first(block), rows.g, rows.b), column(call.v, first(block), rows.g, rows.b)
             few_score_block(V, queries, rows.count, D, k, call.k.apart, count, scores, width, lanes)
-            plain = is_plain(call.options, block, common)
+            plain = is_plain(call.options, block, tile.common)
             plain || alter!(slots, call.options, rows, tile.sight, block)
             hides = false
             for r in 1:rows.count
@@ -195,45 +150,13 @@ function few_rows(call::SimdCall{T}, ::Type{V}, rows::BlockRows, tile::Tile{T}) 
             end
         end
     end
-    unpack_few(tile, call, rows)
+    unpack_few(tile, call)
     return nothing
 end
 
-# Q of the rows, scaled, with the rows first; scale goes onto q: a sum that fits when scaled must not
-# overflow.
-function pack!(tile::Tile{T}, call::SimdCall{T}, ::Type{V}, rows::BlockRows, R::Int) where {T,V}
-    rows.count == R || fill!(tile.queries, zero(T))
-    r = 1
-    while r <= rows.count  # the rows of one head at a time: they are equally far apart
-        i, h = query_of(call.options, rows, r)
-        count = min(rows.count - r + 1, call.options.Tq - i + 1)
-        q = column(call.q, i, h, rows.b)
-        GC.@preserve tile turn(V, q, call.q.apart, at(pointer(tile.queries), r - 1), R, count, call.D)
-        r += count
-    end
-    GC.@preserve tile multiply(V, pointer(tile.queries), R * call.D, call.scale)
-    return nothing
-end
-
-# Output and lse of the rows. They are consecutive there: row by row, Dv numbers each.
-function unpack(tile::Tile{T}, call::SimdCall{T}, ::Type{V}, rows::BlockRows, R::Int) where {T,V}
-    line, Dv = line_of(call, rows), call.Dv
-    fill!(tile.factors, zero(T))
-    for r in 1:rows.count
-        _, h = query_of(call.options, rows, r)
-        lse, tile.factors[r] = finish(tile, call, r, h)
-        unsafe_store!(call.lse, lse, line + r)
-    end
-    GC.@preserve tile begin
-        sums = pointer(tile.sums)
-        multiply_rows(V, sums, R, Dv, pointer(tile.factors))
-        turn(V, sums, R, at(call.output, line * Dv), Dv, Dv, rows.count)
-    end
-    return nothing
-end
-
-function unpack_few(tile::Tile{T}, call::SimdCall{T}, rows::BlockRows) where {T}
-    line, Dv = line_of(call, rows), call.Dv
+function unpack_few(tile::Tile{T}, call::SimdCall{T}) where {T}
+    rows, Dv = tile.rows, call.Dv
+    line = line_of(call, rows)
     for r in 1:rows.count
         _, h = query_of(call.options, rows, r)
         lse, factor = finish(tile, call, r, h)

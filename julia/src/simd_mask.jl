@@ -22,10 +22,16 @@ function SlotOptions{T}(q, k, mask, bias, softcap) where {T}
     return SlotOptions{T}(Hq ÷ max(Hkv, 1), Tq, Tk, softcap, four_dims(bias), mask_rule(mask, Tk, B))
 end
 
-# Whether scores may be used as they come from the kernel.
+# Whether scores are used as they come from the kernel, but for what a row does not see by its position.
+is_bare(options::SlotOptions) =
+    options.softcap === nothing &&
+    options.bias === nothing &&
+    options.rule.keep === nothing &&
+    options.rule.kv_positions === nothing
+
+# Whether all scores of these keys are used so.
 is_plain(options::SlotOptions, keys, common) =
-    options.softcap === nothing && options.bias === nothing && options.rule.keep === nothing &&
-    options.rule.kv_positions === nothing && first(common) <= first(keys) && last(keys) <= last(common)
+    is_bare(options) && first(common) <= first(keys) && last(keys) <= last(common)
 
 # Where the slots of a block are: (key, row) at (key - 1) · per_key + (row - 1) · per_row + 1.
 struct Slots{T}

@@ -35,31 +35,55 @@ struct SimdCall{T}
     options::SlotOptions{T}
 end
 
-# Buffers, kept from tile to tile, with room for R rows and blocks of keys; of one task.
-struct Tile{T}
+# What belongs to one tile of at most R rows, kept from tile to tile; of one task.
+mutable struct Tile{T}
     queries::Vector{T}  # scaled: (R, D), or for few rows (D, R)
-    scores::Vector{T}  # of one block of keys, then their exponentials: (R, keys), or (keys, R)
     sums::Vector{T}  # (R, Dv), or (Dv, R)
     peaks::Vector{T}  # (R): the largest score that was ever seen, this block included
     top::Vector{T}  # (R): what the exponentials so far are relative to
     total::Vector{T}  # (R): their sum
     shifts::Vector{T}  # (R): top, or 0 where it is -Inf
-    lows::Vector{T}  # (R): the smallest difference to top
     factors::Vector{T}  # (R): what the sums are multiplied by in the end
     sight::Sight  # (R)
+    edges::Edges  # of its registers
+    rows::BlockRows
+    keys::UnitRange{Int}  # that some row sees by its position
+    common::UnitRange{Int}  # that all rows see
+    ahead::UnitRange{Int}  # that it asks for, for a later block
+    sharers::Int  # tiles that ask so
 end
 
-function Tile{T}(R::Int, D::Int, Dv::Int, keys::Int) where {T}
+function Tile{T}(R::Int, D::Int, Dv::Int, M::Int) where {T}
     some(n) = Vector{T}(undef, n)
-    buffers = (some(R * D), some(R * keys), some(R * Dv), (some(R) for _ in 1:6)...)
-    return Tile{T}(buffers..., Sight(R))
+    buffers = (some(R * D), some(R * Dv), (some(R) for _ in 1:5)...)
+    return Tile{T}(buffers..., Sight(R), Edges(M), BlockRows(1, 1, 0, 0), 1:0, 1:0, 1:0, 1)
 end
 
-# Nothing is known of any key yet. Rows past the last one see what the last one sees, and are never written.
-function start!(tile::Tile{T}) where {T}
+# Buffers that hold nothing from one block of keys of one tile to the next; of one task.
+struct Scratch{T}
+    scores::Vector{T}  # of one block of keys, then their exponentials: (R, keys), or (keys, R)
+    starts::Vector{T}  # (R): the first and the last key that a row sees, counted within the block
+    stops::Vector{T}
+    spare::Vector{T}  # (R)
+    stretches::Vector{Stretch}
+end
+
+function Scratch{T}(R::Int, keys::Int) where {T}
+    some(n) = Vector{T}(undef, n)
+    return Scratch{T}(some(R * keys), some(R), some(R), some(R), Stretch[])
+end
+
+# Takes some rows, of which no key is known yet.
+function start!(tile::Tile{T}, call::SimdCall{T}, rows::BlockRows) where {T}
+    tile.rows = rows
+    tile.keys, tile.common = reach!(tile.sight, call.options, rows)
+    forget!(tile)
+    return nothing
+end
+
+function forget!(tile::Tile{T}) where {T}
     fill!(tile.sums, zero(T))
     fill!(tile.total, zero(T))
-    fill!(tile.peaks, T(-Inf))
     fill!(tile.top, T(-Inf))
     return nothing
 end
@@ -113,11 +137,14 @@ end
 function finish(tile::Tile{T}, call::SimdCall{T}, r::Int, h::Int) where {T}
     top, total, sinks = tile.top[r], tile.total[r], call.sinks
     sink = sinks === nothing ? T(-Inf) : sinks[h]
+    empty = top == T(-Inf) && total == 0
+    if sink == T(-Inf)  # the common case, without an exponential
+        return top + log(total == 0 ? one(T) : total), empty ? zero(T) : 1 / total
+    end
     highest = max(top, sink)
     shift = highest == T(-Inf) ? zero(T) : highest
     shrink = exp(top - shift)
     whole = total * shrink + exp(sink - shift)
-    empty = top == T(-Inf) && total == 0
     lse = highest + log(whole == 0 ? one(T) : whole)
     return lse, empty ? zero(T) : shrink / whole
 end

@@ -59,3 +59,18 @@ function multiply(::Type{V}, x, count, factor) where {N,V<:Register{N}}
     end
     return nothing
 end
+
+# Whether none of `count` numbers, a multiple of N, is NaN or infinite: 0 times such a one is NaN.
+function all_numbers(::Type{V}, x, count) where {N,V<:Register{N}}
+    zero, n = zeros_of(V), 0
+    Base.Cartesian.@nexprs 4 i -> sum_i = zero
+    while n + 4N <= count
+        Base.Cartesian.@nexprs 4 i -> sum_i = multiply_add(vload(V, at(x, n + (i - 1) * N)), zero, sum_i)
+        n += 4N
+    end
+    while n < count
+        sum_1 = multiply_add(vload(V, at(x, n)), zero, sum_1)
+        n += N
+    end
+    return !differ(plus(plus(sum_1, sum_2), plus(sum_3, sum_4)), zero)
+end

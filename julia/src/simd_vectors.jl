@@ -32,6 +32,16 @@ for (N, T) in REGISTERS
         %c = fcmp oeq $vector %0, %1
         %r = select <$N x i1> %c, $vector %2, $vector %0
         ret $vector %r"""
+    ordered = """
+        %c = fcmp ole $vector %0, %1
+        %r = select <$N x i1> %c, $vector %2, $vector %3
+        ret $vector %r"""
+    unequal = """
+        %c = fcmp une $vector %0, %1
+        %bits = bitcast <$N x i1> %c to i$N
+        %some = icmp ne i$N %bits, 0
+        %r = zext i1 %some to i8
+        ret i8 %r"""
     spread = """
         %one = insertelement $vector undef, $name %0, i32 0
         %r = shufflevector $vector %one, $vector undef, <$N x i32> zeroinitializer
@@ -52,6 +62,11 @@ for (N, T) in REGISTERS
         @inline smaller(a::$V, b::$V) = Base.llvmcall($(pick("olt")), $V, Tuple{$V,$V}, a, b)
         # x, but z where x equals y
         @inline swap_equal(x::$V, y::$V, z::$V) = Base.llvmcall($swap, $V, Tuple{$V,$V,$V}, x, y, z)
+        # x where a <= b, else y
+        @inline where_ordered(a::$V, b::$V, x::$V, y::$V) =
+            Base.llvmcall($ordered, $V, Tuple{$V,$V,$V,$V}, a, b, x, y)
+        # Whether any lane of a is not equal to that of b.
+        @inline differ(a::$V, b::$V) = Base.llvmcall($unequal, Bool, Tuple{$V,$V}, a, b)
         @inline splat(::Type{$V}, x::$T) = Base.llvmcall($spread, $V, Tuple{$T}, x)
         # The bits moved up to where the exponent stands.
         @inline as_exponent(x::$V) = Base.llvmcall($power, $V, Tuple{$V}, x)

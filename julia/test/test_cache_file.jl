@@ -67,15 +67,27 @@ end
 
     quantised(; options...) = QuantisedCache(2, 1, 4, 3; options...)
     save(filled(quantised(format = "int8"), rng), path)
-    @test into(quantised(format = "int8", group = 4)) == into(quantised(format = "int8", group = 9)) == :none
-    for options in ((format = "int8", group = 3), (format = "int4",), (format = "int8", zero_point = true))
+    @test into(quantised(format = "int8")) == :none
+    # A group of a whole head is written as a number where head_dim and value_dim differ.
+    groups = ((format = "int8", group = group) for group in (3, 4, 9))
+    for options in (groups..., (format = "int4",), (format = "int8", zero_point = true))
         @test into(quantised(; options...)) == :invalid_config
     end
     tensors, metadata = read_file(path)
-    for group in ("x", "04", " 4", "4.0")
+    for group in ("x", "04", " 4", "4.0", "3", "4")
         write_tensors(path, Fields([tensors...]), Fields([metadata..., "group" => group]))
         @test into(quantised(format = "int8")) == :invalid_config
     end
+    square(; options...) = QuantisedCache(2, 1, 4, 4; format = "int8", options...)
+    for cache in (square(), square(group = 4))  # the default, and in as many words
+        save(filled(cache, rng), path)
+        tensors, metadata = read_file(path)
+        @test !haskey(metadata, "group") && into(square()) == into(square(group = 4)) == :none
+        write_tensors(path, Fields([tensors...]), Fields([metadata..., "group" => "4"]))
+        @test into(square()) == into(square(group = 4)) == :invalid_config
+    end
+    save(filled(square(group = 9), rng), path)
+    @test into(square(group = 9)) == :none && into(square()) == into(square(group = 5)) == :invalid_config
 end
 
 @testset "files that are damaged" begin

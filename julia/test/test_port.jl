@@ -43,6 +43,11 @@ config(; fields...) = Dict{String,Any}(String(k) => v for (k, v) in fields)
     again(; fields...) = ask(state, config(; cmd = "start", fields...))
     @test again(protocol = 1, threads = 2)["threads"] == Port.granted(2)
     @test again(protocol = 1, threads = nothing)["threads"] == 1
+    for lanes in ("4", "8", "16")
+        answer = withenv(() -> again(protocol = 1), "ROSETTA_SIMD_LANES" => lanes)
+        @test answer["isa"] == [Sys.CPU_NAME, "f32x$lanes"]
+    end
+    @test withenv(() -> again(protocol = 1), "ROSETTA_SIMD_LANES" => "5")["code"] == "invalid_config"
     wrongs = ((threads = 0,), (threads = 1.5,), (protocol = 2,), (protocol = true,), (protocol = nothing,))
     for wrong in wrongs
         @test again(; protocol = 1, wrong...)["code"] == "invalid_request"

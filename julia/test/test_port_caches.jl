@@ -28,6 +28,9 @@
             step("read"; out = "r", positions = true) => "ok", step("drop"; cache = "b") => "ok",
             merge(add, config(cache = "b")) => "invalid_config", step("reorder"; index = [0]) => "ok",
             step("reorder"; index = [1]) => "invalid_config", step("reorder") => "invalid_request",
+            step("reorder"; index = 0) => "invalid_request",
+            step("reorder"; index = "0") => "invalid_request",
+            step("reorder"; index = ["0"]) => "invalid_config",
             step("stats"; out = "s") => "ok", step("truncate"; lengths = [3]) => "ok", ask => "ok",
             step("load"; file = "none") => "invalid_request", step("reset"; cache = 1) => "invalid_config",
         ]
@@ -43,6 +46,9 @@
         both => "ok", step("read"; out = "r", codes = true) => "ok", step("evict"; positions = [0]) => "ok",
         step("shift"; by = -1, from = 1) => "ok", step("shift"; by = -1, from = 0) => "invalid_config",
         step("evict") => "invalid_request", step("read"; out = "p", positions = true) => "ok",
+        step("evict"; positions = 0) => "invalid_request",
+        step("evict"; positions = config()) => "invalid_request",
+        step("evict"; positions = [0.5]) => "invalid_config",
     ]
     answer, tensors = run_script(first.(steps); kind = "quantised", format = "int4", zero_point = true)
     @test answer["steps"] == last.(steps) && tensors["p.positions"][:] == [0, 1]

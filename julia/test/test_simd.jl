@@ -129,6 +129,50 @@ end
         end
     end
 
+    @testset "edges of tiles" begin
+        # More tiles than a wave has, and at their edges every number of registers, from either side; the rows
+        # of two heads in one tile.
+        edges = (
+            (530, 530, 1, nothing, 0, 0),
+            (70, 300, 3, 40, 5, 200),
+            (75, 90, 2, 3, 20, -30),
+            (40, 600, 1, 280, 0, 520),
+        )
+        for (Tq, Tk, G, left, right, offset) in edges
+            q = randn(rng, T, 5, Tq, G, 1)
+            k, v = randn(rng, T, 5, Tk, 1, 1), randn(rng, T, 3, Tk, 1, 1)
+            mask = Mask(window = (left, right), q_offset = offset)
+            want = sdpa_steps(q, k, v; mask = mask)
+            for (name, state) in fast_states(q, k, v; mask = mask)
+                @test near_state(state, want, 5, Tk)
+            end
+            table = visible(mask, Tk, Tq, G, 1)
+            for poison in (T(NaN), T(Inf))
+                bad_k, bad_v = copy(k), copy(v)
+                bad_k[:, Tk÷2, :, :] .= poison
+                bad_v[:, Tk÷2, :, :] .= poison
+                blind = vec(.!table[Tk÷2, :, :, 1])
+                columns(x) = reshape(x, :, Tq * G)[:, blind]
+                for lanes in LANES
+                    clean, spoilt = (with_lanes(() -> simd(q, x, y; mask = mask), lanes) for
+                                     (x, y) in ((k, v), (bad_k, bad_v)))
+                    @test same(columns(spoilt.output), columns(clean.output))
+                    @test same(columns(spoilt.lse), columns(clean.lse))
+                end
+            end
+        end
+    end
+
+    @testset "a call after others" begin
+        # Buffers are used again: whatever was in them, and on whatever sizes.
+        q, k, v = randn(rng, T, 6, 90, 1, 1), randn(rng, T, 6, 70, 1, 1), randn(rng, T, 4, 70, 1, 1)
+        first_state = simd(q, k, v)
+        simd(q, fill!(copy(k), T(NaN)), fill!(copy(v), T(NaN)))
+        simd(q[:, 1:20, :, :], k, v)
+        state = simd(q, k, v)
+        @test same(state.output, first_state.output) && same(state.lse, first_state.lse)
+    end
+
     @testset "views" begin
         wide_q, wide_k = randn(rng, T, 9, 40, 2, 2), randn(rng, T, 9, 60, 2, 2)
         views = [
