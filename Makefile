@@ -18,7 +18,7 @@ SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolc
 N ?= 2000
 SEED ?= 0
 PEERS := onnxruntime,onnxruntime-web,tfjs
-.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory decode bench compare site fmt lint clean
+.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory decode bench compare browser serve-browser site fmt lint clean
 
 help: ## list the targets
 	@echo "make TARGET [PORTS=python,torch,rust,typescript,julia] [OPS=softmax,sdpa,mha,kv_cache]"
@@ -66,6 +66,13 @@ bench: ## time the ports against each other
 site: ## draw site/index.html from the last reports
 	$(SET_UP) run
 	@$(CONFORMANCE) site $(FLAGS)
+
+browser: ## the TypeScript library in a page of your own browser: every rung timed and checked on a shape you pick
+	@$(MAKE) --no-print-directory serve-browser PORTS=typescript
+
+serve-browser:
+	$(SET_UP) run
+	@.tools/bin/node typescript/tools/serve_page.ts
 
 fixtures: ## make the generated cases, and prove that the committed ones are what the code makes
 	$(SET_UP) run

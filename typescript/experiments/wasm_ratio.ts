@@ -68,7 +68,7 @@ function limit(): number {
 }
 
 /** Rows that the rungs in plain loops are given: a longer call would always be interrupted. */
-const FEW_ROWS = 16;
+const FEW_ROWS = 64;
 
 let peak = 0;
 const table: (() => string)[] = [];

@@ -31,7 +31,7 @@ import {
 import { attentionOptions, type Config, field, optional, required, ropeOptions } from "./config.ts";
 import { type Op, op, plainOp } from "./op.ts";
 import type { Tensors } from "./safetensors.ts";
-import { engine, inSharedMemory, threads } from "./threads.ts";
+import { engine, threads } from "./threads.ts";
 
 /** What every kind of attention over queries, keys and values has. */
 export const COMMON_FEATURES: readonly string[] = [
@@ -96,11 +96,8 @@ export const ATTENTION: Readonly<Record<string, Op>> = {
         outputs: STATE,
         partial: true,
         reader(config, tensors) {
-          const { options, ...rest } = readSdpa(config, tensors);
-          const [q, k, v] = [rest.q, rest.k, rest.v].map(inSharedMemory);
-          const bias = inSharedMemory(options.bias ?? null);
-          const call = [q, k, v, { ...options, bias }] as Parameters<Threads["sdpa"]>;
-          return () => threads().sdpa(...call);
+          const { q, k, v, options } = readSdpa(config, tensors);
+          return () => threads().sdpa(...([q, k, v, options] as Parameters<Threads["sdpa"]>));
         },
       },
     },

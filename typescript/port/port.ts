@@ -9,7 +9,7 @@ import { type Plan, timeCall } from "./bench.ts";
 import { codeOf, InvalidRequest } from "./errors.ts";
 import type { Call } from "./op.ts";
 import { OPS, prepare } from "./ops.ts";
-import { readTensors, writeTensors } from "./safetensors.ts";
+import { readTensors, type Tensors, writeTensors } from "./safetensors.ts";
 import { binary, endThreads, grantThreads } from "./threads.ts";
 
 type Json = Record<string, unknown>;
@@ -76,7 +76,7 @@ class Port {
 
   #run(request: Json): Json {
     const outputs = path("outputs", request.outputs);
-    const call = prepare(request, readTensors(path("inputs", request.inputs)));
+    const call = prepare(request, readFor(request));
     const result = call.evaluate();
     writeTensors(outputs, call.outputs(result));
     const steps = call.steps?.(result);
@@ -106,7 +106,7 @@ class Port {
     const key = JSON.stringify([id, op, variant, config, want, inputs]);
     if (this.#benched?.key !== key) {
       this.#benched = null; // frees the old tensors before the new ones are read
-      this.#benched = { key, call: prepare(request, readTensors(inputs)) };
+      this.#benched = { key, call: prepare(request, readFor(request)) };
     }
     return this.#benched.call;
   }
@@ -141,6 +141,11 @@ function asWritten(text: string): unknown {
   );
   if (seq === Infinity || seq === -Infinity) throw new InvalidRequest(`seq: expected a number, got ${seq}`);
   return seq;
+}
+
+/** The tensors of a request: threads read them where they lie, all others from memory of their own. */
+function readFor({ inputs, variant }: Json): Tensors {
+  return readTensors(path("inputs", inputs), variant === "threads");
 }
 
 function path(name: string, value: unknown): string {

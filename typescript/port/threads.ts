@@ -1,6 +1,6 @@
 /** The engine and the threads behind the rungs in WebAssembly, made when they are first asked for. */
 
-import { type Binary, bestBinary, Engine, type Tensor, Threads } from "../src/index.ts";
+import { type Binary, bestBinary, Engine, Threads } from "../src/index.ts";
 import { InvalidRequest } from "./errors.ts";
 
 /** Which binary: the better one, unless the environment says ROSETTA_WASM=plain (or relaxed). @throws InvalidRequest. */
@@ -38,12 +38,4 @@ export function threads(): Threads {
 export function endThreads(): void {
   pool?.close();
   pool = null;
-}
-
-/** A tensor in memory that all threads see, so that a call need not copy it there. */
-export function inSharedMemory<T extends Tensor | null>(x: T): T {
-  if (x === null || !(x.data instanceof Float32Array)) return x;
-  const data = new Float32Array(new SharedArrayBuffer(x.data.byteLength));
-  data.set(x.data);
-  return { ...x, data };
 }

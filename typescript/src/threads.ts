@@ -5,8 +5,8 @@
  * take one after the other from a counter in shared memory. A row is computed by one thread, in the order in which
  * it would be alone. A call is synchronous.
  *
- * What that gained: up to 1.6 times the speed of one thread on two for many queries, and nothing in decode
- * (`node experiments/wasm_ratio.ts 60`).
+ * What that gained: 1.3 to 1.7 times the speed of one thread on two for many queries, and up to 1.3 in decode beyond half
+ * a millisecond, on a machine of two cores that others used as well (`node experiments/wasm_ratio.ts 30`).
  *
  * Tensors on a SharedArrayBuffer are read where they lie; others are copied to shared memory first, which for
  * decoding costs more than a second thread brings.
@@ -21,11 +21,15 @@ import type { Tensor } from "./tensor.ts";
 import { type Binary, bestBinary, Engine } from "./wasm/engine.ts";
 import { canShare, startThread, type Thread } from "./wasm/host.ts";
 import { type Problem, problemOf } from "./wasm/problem.ts";
-import { chunkOf, countOf, FAILED, FINISHED, type Job, takeTasks } from "./wasm/tasks.ts";
+import { chunkOf, countOf, FAILED, FINISHED, type Job, MEMORY, takeTasks } from "./wasm/tasks.ts";
 import { attended, solve } from "./wasm.ts";
 
-/** Floating-point operations that one thread does in about a tenth of a millisecond: for fewer, none is woken. */
-const WORTH_IT = 4e6;
+/**
+ * For less than so many nanoseconds of work no thread is woken: two are slower than one up to 0.3 ms of prefill or of
+ * decode, and 1.2 to 1.3 times as fast from 0.5 on. Work is operations and bytes of K and V, at what one thread does.
+ */
+const WORTH_IT = 4e5;
+const [OPERATIONS_A_NS, BYTES_A_NS] = [33, 13];
 
 /** A number of threads, the calling one among them, that attend together. `close` ends them. */
 export class Threads {
@@ -56,9 +60,11 @@ export class Threads {
   ): Attended<Float32Array> {
     checkSdpa("threads", q, k, v, options);
     const problem = problemOf(q, k, v, options);
-    const { B, Hq, Tq, Tk, D, Dv } = problem.sizes;
+    const { B, Hq, Hkv, Tq, Tk, D, Dv } = problem.sizes;
+    const [operations, bytes] = [2 * B * Hq * Tq * Tk * (D + Dv), 4 * B * Hkv * Tk * (D + Dv)];
     const chunk = chunkOf(problem, this.count);
-    const small = 2 * B * Hq * Tq * Tk * (D + Dv) < WORTH_IT || countOf({ problem, chunk }) < 2;
+    const idle = operations / OPERATIONS_A_NS + bytes / BYTES_A_NS < WORTH_IT;
+    const small = idle || countOf({ problem, chunk }) < 2;
     if (this.#workers.length === 0 || small) solve(this.#engine, problem);
     else this.#share(problem, chunk);
     return attended(problem);
@@ -85,11 +91,13 @@ export class Threads {
     for (let done = Atomics.load(state, FINISHED); done < count; done = Atomics.load(state, FINISHED)) {
       waitFor(state, FINISHED, done);
     }
-    if (Atomics.load(state, FAILED) !== 0) {
+    const failed = Atomics.load(state, FAILED);
+    if (failed === MEMORY) {
       throw new InvalidConfig(
         "threads: memory: expected heads that fit into 4 GiB a thread, got larger ones",
       );
     }
+    if (failed !== 0) throw new Error("threads: a task ended with an error that it should never have");
     problem.output.set(shared.output);
     problem.lse.set(shared.lse);
   }

@@ -2,12 +2,12 @@
  * Attention in WebAssembly: the same result as {@link sdpa}, by kernels in SIMD128.
  *
  * What it changes: lanes are queries, eight to a tile, whose scores against six keys stay in registers; softmax is
- * online, over blocks of 96 keys; exp is a polynomial; slots that causality, windows and lengths hide are
+ * online, over blocks of 96 keys, which all tiles meet while they are in a near cache; exp is a polynomial; slots that causality, windows and lengths hide are
  * intervals, so that whole tiles of them are never computed; and where four queries or fewer share their keys
  * (decoding), lanes are channels and a key is loaded once for all of them. float32 only.
  *
- * What that gained: 36 to 42 times the speed of {@link sdpa}, and 78 to 81 % of what a bare loop of multiply-adds
- * reaches (T 512 and 2048, D 64), by `node experiments/wasm_ratio.ts 60`.
+ * What that gained: 33 to 37 times the speed of {@link sdpa}, and 78 to 84 % of what a bare loop of multiply-adds
+ * reaches (T 512 and 2048, D 64 and 128), by `node experiments/wasm_ratio.ts 30`.
  *
  * It runs wherever there is WebAssembly with SIMD, and takes fused multiply-adds where the engine has relaxed
  * SIMD. An engine compiles a kernel well only after some calls, so a first call is slow.

@@ -28,8 +28,8 @@ const RUNGS: Readonly<Record<string, Rung>> = {
 
 /**
  * What two orders of the same sums may be apart here. Values are up to 2, and roundings of either sign, 2^-24 each, add
- * up like the root of their number: of at most 80 channels and 500 keys they make (√80 + √500) · 2 · 2^-24 = 3.7e-6.
- * In the worst case it would be more; the draws are fixed, and the conformance cases have bounds.
+ * up like the root of their number: of at most 80 channels and 500 keys they make (√80 + √500) · 2 · 2^-24 = 3.7e-6, and of
+ * 257 and 70, or of 3 and 515, less. In the worst case it would be more; the draws are fixed, and the conformance cases have bounds.
  */
 const TOLERANCE = 4e-6;
 
@@ -76,6 +76,20 @@ test("more rows than are held at once, and a panel that does not hold all keys",
   const [q, k, v] = [draw([1, 1, 1, 80]), draw([1, 1, 500, 80]), draw([1, 1, 500, 80])]; // 320 KB
   agree(q, k, v, {});
   agree(q, k, v, { mask: { causal: true, qOffset: 420, window: [300, 0] } });
+});
+
+test("heads of more channels than a block of plain loops holds, and more rows; groups around few", () => {
+  for (const [D, Dv] of [
+    [130, 3],
+    [5, 261],
+    [257, 129],
+  ] as const) {
+    for (const rows of [1, 3, 8, 9]) {
+      agree(draw([1, rows, 1, D]), draw([1, 1, 11, D]), draw([1, 1, 11, Dv]), { sinks: draw([rows]) });
+      agree(draw([1, 1, rows, D]), draw([1, 1, 70, D]), draw([1, 1, 70, Dv]), { mask: { causal: true } });
+    }
+  }
+  agree(draw([1, 1, 515, 3]), draw([1, 1, 515, 3]), draw([1, 1, 515, 3]), { mask: { window: [70, 2] } });
 });
 
 test("nothing of a hidden slot reaches the result", () => {

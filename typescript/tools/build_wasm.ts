@@ -18,7 +18,7 @@ const OPTIONS = [
   ...["--disableWarning", "112"], // functions with v128 in them are called from each other only
 ];
 
-function compile(folder: string, name: string, more: readonly string[]): string {
+function compile(folder: string, name: string, more: readonly string[]): Buffer {
   const file = join(folder, `${name}.wasm`);
   const source = "src/wasm/kernels/index.ts";
   const { status } = spawnSync(process.execPath, [COMPILER, source, ...OPTIONS, ...more, "-o", file], {
@@ -26,7 +26,19 @@ function compile(folder: string, name: string, more: readonly string[]): string 
     stdio: ["ignore", "inherit", "inherit"],
   });
   if (status !== 0) throw new Error(`asc ended with status ${status}`);
-  return readFileSync(file).toString("base64");
+  return readFileSync(file);
+}
+
+/** Not among the types of Node. */
+declare const WebAssembly: {
+  readonly Module: new (bytes: Uint8Array) => object;
+  readonly Instance: new (module: object) => { readonly exports: object };
+};
+
+/** Keys in a block, as the kernels say. */
+function blockOf(binary: Buffer): number {
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(new Uint8Array(binary)));
+  return (exports as { block(): number }).block();
 }
 
 const folder = mkdtempSync(join(tmpdir(), "kernels-"));
@@ -35,13 +47,16 @@ try {
   const relaxed = compile(folder, "relaxed", ["--enable", "relaxed-simd"]);
   const text = `// Made by tools/build_wasm.ts from src/wasm/kernels; do not edit.
 
+/** Keys in a block. */
+export const BLOCK: number = ${blockOf(plain)};
+
 /** SIMD128: every multiply-add rounds twice. */
 export const PLAIN: string =
-  "${plain}";
+  "${plain.toString("base64")}";
 
 /** Relaxed SIMD: a multiply-add is one instruction where the machine has it. */
 export const RELAXED: string =
-  "${relaxed}";
+  "${relaxed.toString("base64")}";
 `;
   writeFileSync(join(ROOT, "src/wasm/binary.ts"), text);
 } finally {

@@ -9,9 +9,6 @@
 import { InvalidConfig, Unsupported } from "../errors.ts";
 import { PLAIN, RELAXED } from "./binary.ts";
 
-/** Keys in a block: as the kernels have it. */
-export const BLOCK: number = 96;
-
 /** Which binary: "plain" rounds a product before it is added, "relaxed" does not where the machine can. */
 export type Binary = "plain" | "relaxed";
 

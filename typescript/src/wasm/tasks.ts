@@ -1,5 +1,6 @@
 /** The work of a call in tasks that any thread may take: rows of one KV head each. */
 
+import { InvalidConfig } from "../errors.ts";
 import type { Engine } from "./engine.ts";
 import { type Problem, rowsOf } from "./problem.ts";
 import { attendRows, type Plan, planRows, TILE } from "./rows.ts";
@@ -9,7 +10,7 @@ export interface Job {
   readonly problem: Problem;
   /** Rows of a task, a multiple of TILE. */
   readonly chunk: number;
-  /** Int32: the next task, how many are finished, whether one has failed. New for every call. */
+  /** Int32: the next task, how many are finished, whether one has failed and how. New for every call. */
   readonly control: SharedArrayBuffer;
 }
 
@@ -17,6 +18,9 @@ export interface Job {
 export const NEXT: number = 0;
 export const FINISHED: number = 1;
 export const FAILED: number = 2;
+/** How: there was not enough memory, or in a way that nobody expects. */
+export const MEMORY: number = 1;
+export const UNKNOWN: number = 2;
 
 /** Tasks for each thread: so many that none waits long for the last. */
 const TASKS_A_THREAD = 4;
@@ -49,8 +53,8 @@ export function takeTasks(engine: Engine, job: Job): number {
     try {
       plan ??= planRows(engine, problem, Math.min(rows, chunk));
       attendRows(plan, head, first, Math.min(rows, first + chunk));
-    } catch {
-      Atomics.store(control, FAILED, 1);
+    } catch (error) {
+      Atomics.store(control, FAILED, error instanceof InvalidConfig ? MEMORY : UNKNOWN);
     }
     taken += 1;
     Atomics.add(control, FINISHED, 1);
