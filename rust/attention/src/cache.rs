@@ -19,10 +19,12 @@ use crate::errors::{AttentionError, Fault, Result};
 use crate::eviction::Policy;
 use crate::float::Float;
 use crate::masks::{Mask, allows};
+use crate::merge::OutputLse;
 use crate::quantise::Codes;
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps, sdpa_steps};
+use crate::simd::Tier;
 use crate::track::Track;
 
 /// The sizes of a cache that never change.
@@ -186,6 +188,22 @@ pub trait Cache<S: Stored>: Send + Sync {
         options: &Sdpa<'_, S::Compute>,
     ) -> Result<Steps<S::Compute>>;
 
+    /// `attend` by the kernels of [`sdpa_simd`](crate::sdpa_simd()), on the slots where they lie, with its log-sum-exp:
+    /// output (B, Hq, Tq, Dv) and lse (B, Hq, Tq). `tier` is as there.
+    ///
+    /// # Errors
+    /// Those of `attend`; `Unsupported` for a tier that this machine lacks, for dropout, for keys that are turned when
+    /// they are attended to, where weights are added up, and where the kind has no such step: latents, heads with
+    /// slots of their own, keys that share scales along the slots.
+    fn attend_simd(
+        &self,
+        _q: &ArrayRef4<S::Compute>,
+        _options: &Sdpa<'_, S::Compute>,
+        _tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        Err(AttentionError::Unsupported("simd".into()))
+    }
+
     /// How an attend of `q` of this shape over `slots` slots would fail, if it would.
     ///
     /// # Errors
@@ -215,6 +233,36 @@ pub trait Cache<S: Stored>: Send + Sync {
         self.check_attend(q.dim(), self.longest_after(&counts), options)?;
         self.append(k, v, append)?;
         self.attend_steps(q, options)
+    }
+
+    /// How an `attend_simd` over such a cache would be refused, if it would.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn check_simd(&self, tier: Option<Tier>) -> Result<()> {
+        let Sizes { batch, num_kv_heads, head_dim, .. } = self.sizes();
+        let no_query = Array4::zeros((batch, num_kv_heads, 0, head_dim));
+        self.attend_simd(&no_query, &Sdpa::default(), tier).map(drop)
+    }
+
+    /// `append`, then `attend_simd`; both, or nothing.
+    ///
+    /// # Errors
+    /// Those of the two.
+    fn append_attend_simd(
+        &mut self,
+        (k, v): (&ArrayRef4<S>, &ArrayRef4<S>),
+        append: &Append<'_>,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_append(k, v, append)?;
+        let counts = append.counts(self.sizes().batch, k.dim().2);
+        self.check_attend(q.dim(), self.longest_after(&counts), options)?;
+        self.check_simd(tier)?;
+        self.append(k, v, append)?;
+        self.attend_simd(q, options, tier)
     }
 
     /// Forget from the end: row b keeps its first `lengths[b]` slots, in a rotating cache positions.

@@ -3,6 +3,7 @@
 //! Letters: B batch, H heads, L slots of the longest row, n channels, g groups of them.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use ndarray::{Ix3, Ix4};
 use safetensors::Dtype;
@@ -10,9 +11,12 @@ use safetensors::Dtype;
 use crate::allocation::Purpose;
 use crate::cache_content::{Column, Contents, Entries, array_from_bytes, array_to_bytes};
 use crate::errors::Result;
+use crate::float::Float;
+use crate::fp8::e4m3_value;
 use crate::memory::Memory;
-use crate::quantise::{Codes, Format, Quantisation};
+use crate::quantise::{Codes, Format, Quantisation, value};
 use crate::rows::Rows;
+use crate::simd::{Kind, Lines, Place};
 
 /// Three memories side by side; those that the format does not need have no width.
 #[derive(Debug, Clone)]
@@ -79,6 +83,42 @@ impl CodeMemory {
             scale: self.scale.view(longest).to_owned(),
             zero: self.zero.view(longest).to_owned(),
         }
+    }
+
+    /// As what codes can be read where they lie, for attention in `T`: `Computed` if they must be restored first.
+    pub(crate) fn kind<T: Float>(&self) -> Kind {
+        let plain = !self.quantisation.zero_point && self.quantisation.sizes(self.channels).1 < 2;
+        match self.quantisation.format {
+            _ if size_of::<T>() != size_of::<f32>() || !plain || cfg!(target_endian = "big") => {
+                Kind::Computed
+            }
+            Format::F16 => Kind::F16,
+            Format::Bf16 => Kind::Bf16,
+            Format::Int8 => Kind::Int8,
+            Format::Int4 => Kind::Int4,
+            Format::Fp8E4m3 => Kind::Computed,
+        }
+    }
+
+    /// One head of row `b`: as `kind` says, or restored a few slots at a time.
+    pub(crate) fn head<T: Float>(&self, b: usize, h: usize, as_codes: bool) -> Lines<'_, T> {
+        let (codes, scale) = (self.codes.head(b, h), self.scale.head(b, h));
+        let (bytes, scales, zeros) = self.quantisation.sizes(self.channels);
+        if as_codes && self.kind::<T>() != Kind::Computed {
+            return Lines { scales: scale, ..Lines::block(codes, bytes) };
+        }
+        let (zero, n) = (self.zero.head(b, h), self.channels);
+        let restore = move |slots: Range<usize>, to: &mut Vec<T>| {
+            to.clear();
+            for slot in slots {
+                let of = |n: usize| slot * n..(slot + 1) * n;
+                let (codes, scale, zero) =
+                    (&codes[of(bytes)], &scale[of(scales)], &zero[of(zeros)]);
+                restore_slot(&self.quantisation, (codes, scale, zero), n, to);
+            }
+        };
+        let width = n * size_of::<T>();
+        Lines { place: Place::Made(Box::new(restore)), width, stride: width, scales: &[] }
     }
 
     /// Copies of some slots of row `b`: (1, H, count, ·).
@@ -156,5 +196,90 @@ impl CodeMemory {
             zero: Memory::holding(load, array_from_bytes(column(2), shape(zeros)), room)?,
             ..*self
         })
+    }
+}
+
+/// Adds the `n` numbers of one slot to others: the bits that [`value`] gives, in loops that know their format.
+fn restore_slot<T: Float>(
+    quantisation: &Quantisation,
+    (codes, scale, zero): (&[u8], &[f32], &[f32]),
+    n: usize,
+    to: &mut Vec<T>,
+) {
+    static FP8: LazyLock<[f32; 256]> =
+        LazyLock::new(|| std::array::from_fn(|code| e4m3_value(code as u8)));
+    let number = |x: f32| T::from_f64(f64::from(x));
+    let group = quantisation.group_of(n);
+    match quantisation.format {
+        Format::F16 | Format::Bf16 => {
+            let one = |channel| number(value(codes, scale, zero, channel, n, quantisation));
+            to.extend((0..n).map(one));
+        }
+        Format::Fp8E4m3 => to.extend(codes.iter().map(|&code| number(FP8[usize::from(code)]))),
+        Format::Int8 => {
+            for (g, codes) in codes.chunks(group).enumerate() {
+                let scale = scale[g];
+                match zero.get(g) {
+                    Some(zero) => {
+                        to.extend(codes.iter().map(|&x| number(f32::from(x) * scale + zero)));
+                    }
+                    None => to.extend(codes.iter().map(|&x| number(f32::from(x as i8) * scale))),
+                }
+            }
+        }
+        Format::Int4 => {
+            for (g, &scale) in scale.iter().enumerate() {
+                let level = |code: usize| {
+                    let pair = value(
+                        &[code as u8],
+                        &[scale],
+                        &zero[zero.len().min(g)..],
+                        0,
+                        1,
+                        quantisation,
+                    );
+                    number(pair)
+                };
+                let levels: [T; 16] = std::array::from_fn(level);
+                let code = |channel: usize| codes[channel / 2] >> (channel % 2 * 4) & 15;
+                let channels = g * group..n.min((g + 1) * group);
+                to.extend(channels.map(|channel| levels[usize::from(code(channel))]));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+
+    use super::*;
+    use crate::quantise::{quantise, restored};
+
+    #[test]
+    fn a_slot_has_the_bits_of_the_text() {
+        for (format, n) in Format::ALL.into_iter().flat_map(|f| [1, 5, 16, 67].map(|n| (f, n))) {
+            for (group, zero_point) in
+                [None, Some(1), Some(3), Some(16)].into_iter().flat_map(|g| [(g, false), (g, true)])
+            {
+                if !format.is_integer() && (zero_point || group.is_some()) {
+                    continue;
+                }
+                let x = Array2::from_shape_fn((3, n), |(t, c)| {
+                    ((t * 131 + c * 37) % 23) as f32 * 0.37 - 3.9
+                });
+                let codes = quantise(&x, Quantisation { format, group, zero_point }).unwrap();
+                let mut all: Vec<f32> = vec![];
+                for slot in 0..3 {
+                    let row = |x: &Array2<f32>| x.row(slot).to_vec();
+                    let bytes = codes.codes.row(slot).to_vec();
+                    let parts = (&bytes[..], &row(&codes.scale)[..], &row(&codes.zero)[..]);
+                    restore_slot(&codes.quantisation, parts, n, &mut all);
+                }
+                let bits = |x: &f32| x.to_bits();
+                let want: Vec<u32> = restored(&codes).iter().map(bits).collect();
+                assert_eq!(all.iter().map(bits).collect::<Vec<_>>(), want, "{format}, {n}");
+            }
+        }
     }
 }

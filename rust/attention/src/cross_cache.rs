@@ -8,7 +8,7 @@
 //!
 //! Source: Vaswani et al., "Attention Is All You Need", 2017, section 3.2.3 (encoder-decoder attention).
 
-use ndarray::ArrayRef4;
+use ndarray::{ArrayRef4, Ix4};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
@@ -20,8 +20,10 @@ use crate::checks::{
 };
 use crate::errors::Result;
 use crate::kv_slots::KvSlots;
+use crate::merge::OutputLse;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::Tier;
 
 /// Keys (B, Hkv, T, D) and values (B, Hkv, T, Dv) of one append.
 #[derive(Debug, Clone)]
@@ -93,6 +95,16 @@ impl<S: Stored> Cache<S> for CrossCache<S> {
         self.check_attend(q.dim(), self.slots.rows.longest(), options)?;
         let start = self.slots.rows.align(q.dim().2, options.mask.q_offset); // (B)
         self.slots.attend(q, &start, options, |_, _| true)
+    }
+
+    fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_attend(q.dim(), self.slots.rows.longest(), options)?;
+        self.slots.attend_simd(q, options, tier, None)
     }
 
     fn truncate(&mut self, _lengths: &[i64]) -> Result<()> {

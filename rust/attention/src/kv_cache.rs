@@ -10,7 +10,7 @@
 //! Source: Pope et al., "Efficiently Scaling Transformer Inference", 2022, section 3 (the cache
 //! and its phases).
 
-use ndarray::{Array3, ArrayRef4, ArrayView4};
+use ndarray::{Array3, ArrayRef4, ArrayView4, Ix4};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
@@ -23,9 +23,11 @@ use crate::checks::{
 use crate::errors::Result;
 use crate::eviction::{Evidence, Policy, check_eviction, positions_that_stay};
 use crate::kv_slots::KvSlots;
+use crate::merge::OutputLse;
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::Tier;
 use crate::track::Track;
 
 /// Keys (B, Hkv, L, D) and values (B, Hkv, L, Dv). A call that fails leaves the cache as it was.
@@ -181,6 +183,16 @@ impl<S: Stored> Cache<S> for KvCache<S> {
         let steps = self.slots.attend(q, &start, options, |_, _| true)?;
         self.slots.track.add(&steps.weights);
         Ok(steps)
+    }
+
+    fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_attend(q.dim(), self.len(), options)?;
+        self.slots.attend_simd(q, options, tier, None)
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {

@@ -4,19 +4,25 @@
 //!
 //! Letters: B batch, Hkv heads, T new tokens, L slots of the longest row, D and Dv head sizes.
 
-use ndarray::{Array1, ArrayRef4, ArrayView4, s};
+use ndarray::{Array1, ArrayRef4, ArrayView4, Ix4, s};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Held, Sizes, Slots, Stats, checked_index};
 use crate::cache_content::{Contents, array_from_bytes, array_to_bytes};
-use crate::cache_rope::{CacheRope, further_turned};
-use crate::cast::Stored;
+use crate::cache_rope::{CacheRope, further_turned, turned};
+use crate::cast::{Stored, widen};
 use crate::checks::check_shift;
 use crate::errors::Result;
+use crate::masks::{Mask, Offset};
 use crate::memory::Memory;
+use crate::merge::OutputLse;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::{Cached, KeysValues, Kind, Lines, Tier, check_cached, sdpa_simd};
 use crate::track::Track;
+
+/// Rows of a KV head that are too many to go without tiles.
+const MANY: usize = 32;
 
 /// Two memories, and the rows that say what of them is held.
 #[derive(Debug, Clone)]
@@ -103,6 +109,38 @@ impl<S: Stored> KvSlots<S> {
     ) -> Result<Steps<S::Compute>> {
         let slots = Slots::new(self.keys(), self.values(), &self.rows, &self.rope);
         slots.attend(q, start, options, sees)
+    }
+
+    /// `attend` on the slots where they lie. `window` is that of a rotating cache.
+    pub(crate) fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+        window: Option<(usize, usize)>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        let tier = check_cached(options, &self.rope, self.track.is_on(), tier)?;
+        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
+        let Sizes { batch, num_kv_heads, head_dim, value_dim } = self.sizes;
+        let (many, whole) = (q.dim().1 * q.dim().2 > MANY * num_kv_heads, self.rows.is_whole());
+        if many && whole && window.is_none() {
+            let lengths = self.rows.lengths(); // (B)
+            let (kv_lengths, q_offset) = (Some(&*lengths), Some(Offset::PerRow(&start)));
+            let mask = Mask { kv_lengths, q_offset, ..options.mask };
+            let q = turned(q.view(), self.rope.of_queries(), &Rows::placed(&start, q.dim().2));
+            let (k, v) = (widen(self.keys()), widen(self.values())); // no copy of what is computed in
+            return sdpa_simd(&q, &k, &v, &Sdpa { mask, ..*options }, Some(tier));
+        }
+        let each = (0..batch).flat_map(|b| (0..num_kv_heads).map(move |h| (b, h)));
+        let heads = each
+            .map(|(b, h)| -> KeysValues<'_, S::Compute> {
+                let (k, v) = (self.k.head(b, h), self.v.head(b, h));
+                [Lines::block(k, head_dim), Lines::block(v, value_dim)]
+            })
+            .collect();
+        let (kind, rows, rope) = (Kind::of::<S>(), &self.rows, &self.rope);
+        let cached = Cached { kind, heads, value_dim, rows, rope, window };
+        Ok(cached.attend(q, &start, options, tier))
     }
 
     /// New row i is a copy of old row `index[i]`.

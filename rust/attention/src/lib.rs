@@ -9,7 +9,7 @@
 //! - Caches: the trait [`cache::Cache`], and its kinds [`kv_cache`], [`rotating_cache`], [`paged_cache`] with its
 //!   [`page_pool`], [`quantised_cache`] and [`kivi_cache`] on [`quantise`](mod@quantise), [`per_head_cache`],
 //!   [`latent_cache`], [`cross_cache`]; what they forget, [`eviction`], and turn, [`cache_rope`]; [`cache_file`];
-//!   [`cache_write`](mod@cache_write).
+//!   [`cache_write`](mod@cache_write). All but latent, grouped and per-head ones have `attend_simd` too.
 //! - Positions: [`sinusoidal`](mod@sinusoidal), [`rope`](mod@rope), [`rope_scaling`], [`alibi`](mod@alibi),
 //!   [`relative_bias`](mod@relative_bias).
 //! - Other kinds: [`linear_attention`](mod@linear_attention), [`linear_recurrent`](mod@linear_recurrent),

@@ -61,6 +61,12 @@ impl<E: Copy + Default> Memory<E> {
         self.0 = self.0.select(Axis(0), index);
     }
 
+    /// One head of row `b`, all of its room: (room · n).
+    pub(crate) fn head(&self, b: usize, h: usize) -> &[E] {
+        let head = self.0.slice(s![b, h, .., ..]).to_slice();
+        head.expect("standard layout")
+    }
+
     /// A view (B, H, L, n).
     pub(crate) fn view(&self, longest: usize) -> ArrayView4<'_, E> {
         self.0.slice(s![.., .., ..longest, ..])

@@ -203,6 +203,13 @@ impl<S: Stored> Pages<S> {
         (self.pages[id].k.view(), self.pages[id].v.view())
     }
 
+    /// One head of a page: keys (P · D) and values (P · Dv).
+    pub(crate) fn head(&self, id: PageId, h: usize) -> (&[S], &[S]) {
+        let Page { k, v, .. } = &self.pages[id];
+        let (k, v) = (k.slice(s![h, .., ..]).to_slice(), v.slice(s![h, .., ..]).to_slice());
+        (k.expect("standard layout"), v.expect("standard layout"))
+    }
+
     /// The oldest page that is known by these tokens and has the bits of page `id`; if there is none, `id`
     /// itself, which is known by them from now on.
     pub(crate) fn known(&mut self, id: PageId, tokens: &[i64]) -> PageId {

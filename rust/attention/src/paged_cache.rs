@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::mem::take;
 
-use ndarray::{Array4, ArrayRef4, s};
+use ndarray::{Array4, ArrayRef4, Ix4, s};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Slots, Stats, checked_index};
@@ -21,10 +21,12 @@ use crate::cache_rope::{CacheRope, RopeAt};
 use crate::cast::Stored;
 use crate::checks::{check_append, check_pages, check_tokens, check_truncate, check_whole_rows};
 use crate::errors::Result;
+use crate::merge::OutputLse;
 use crate::page_pool::{PageId, PagePool, PageSizes, Pages};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::{Cached, KeysValues, Kind, Lines, Tier, check_cached};
 
 /// Tables of pages, one a row. A clone shares all pages, until one of the two writes.
 #[derive(Debug)]
@@ -244,6 +246,29 @@ impl<S: Stored> Cache<S> for PagedCache<S> {
         let (k, v) = self.gather(); // (B, Hkv, L, D), (B, Hkv, L, Dv)
         let slots = Slots::new(k.view(), v.view(), &self.rows, &self.rope);
         slots.attend(q, &start, options, |_, _| true)
+    }
+
+    fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_attend(q.dim(), self.rows.longest(), options)?;
+        let tier = check_cached(options, &self.rope, false, tier)?;
+        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
+        let Sizes { num_kv_heads, head_dim, value_dim, .. } = self.sizes();
+        let (pages, size) = (self.pool.lock(), self.page_size());
+        let each = self.tables.iter().flat_map(|table| (0..num_kv_heads).map(move |h| (table, h)));
+        let heads = each
+            .map(|(table, h)| -> KeysValues<'_, S::Compute> {
+                let (k, v): (Vec<_>, Vec<_>) = table.iter().map(|&id| pages.head(id, h)).unzip();
+                [Lines::pages(k, size, head_dim), Lines::pages(v, size, value_dim)]
+            })
+            .collect();
+        let (kind, rows, rope) = (Kind::of::<S>(), &self.rows, &self.rope);
+        let cached = Cached { kind, heads, value_dim, rows, rope, window: None };
+        Ok(cached.attend(q, &start, options, tier))
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {

@@ -101,7 +101,7 @@ impl Quantisation {
     }
 
     /// The group for `n` channels.
-    fn group_of(&self, n: usize) -> usize {
+    pub(crate) fn group_of(&self, n: usize) -> usize {
         self.group.unwrap_or(n).max(1)
     }
 
@@ -219,21 +219,35 @@ pub fn restore<D: Dimension>(codes: &Codes<D>) -> Result<Array<f32, D>> {
 /// `restore` of codes that were made here.
 pub(crate) fn restored<D: Dimension>(codes: &Codes<D>) -> Array<f32, D> {
     let Codes { quantisation, channels, .. } = codes;
-    let (last, group) = (Axis(codes.codes.ndim() - 1), quantisation.group_of(*channels));
+    let last = Axis(codes.codes.ndim() - 1);
     let mut values = vec![];
     let scales = codes.scale.lanes(last).into_iter().zip(codes.zero.lanes(last));
     for (lane, (scale, zero)) in codes.codes.lanes(last).into_iter().zip(scales) {
-        // 4. restore: the way back, rounded after the product and after the sum
-        let lane = lane.to_vec();
-        values.extend((0..*channels).map(|channel| {
-            if !quantisation.format.is_integer() {
-                return float_value(&lane, channel, quantisation.format);
-            }
-            let value = integer_code(&lane, channel, quantisation) * scale[channel / group];
-            zero.get(channel / group).map_or(value, |zero| value + zero)
-        }));
+        let (lane, scale, zero) = (lane.to_vec(), scale.to_vec(), zero.to_vec());
+        let channels = 0..*channels;
+        values.extend(
+            channels.map(|at| value(&lane, &scale, &zero, at, codes.channels, quantisation)),
+        );
     }
     with_last(&codes.codes, *channels, values)
+}
+
+/// What one code of a lane of `n` channels stands for, with the scales and zeros of its groups.
+pub(crate) fn value(
+    lane: &[u8],
+    scale: &[f32],
+    zero: &[f32],
+    channel: usize,
+    n: usize,
+    quantisation: &Quantisation,
+) -> f32 {
+    // 4. restore: the way back, rounded after the product and after the sum
+    if !quantisation.format.is_integer() {
+        return float_value(lane, channel, quantisation.format);
+    }
+    let group = channel / quantisation.group_of(n);
+    let value = integer_code(lane, channel, quantisation) * scale[group];
+    zero.get(group).map_or(value, |zero| value + zero)
 }
 
 /// Of one group; a zero of 0 where there is none.

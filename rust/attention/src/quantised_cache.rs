@@ -25,10 +25,12 @@ use crate::checks::{
 use crate::code_memory::CodeMemory;
 use crate::errors::Result;
 use crate::eviction::{Evidence, Policy, check_eviction, positions_that_stay};
+use crate::merge::OutputLse;
 use crate::quantise::{Codes, Quantisation, quantise, restored};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::{Cached, KeysValues, Kind, Tier, check_cached};
 use crate::track::Track;
 
 /// Codes of keys and values. A call that fails leaves the cache as it was.
@@ -221,6 +223,30 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
         let steps = self.untracked_steps(q, options)?;
         self.track.add(&steps.weights);
         Ok(steps)
+    }
+
+    fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_attend(q.dim(), self.rows.longest(), options)?;
+        let tier = check_cached(options, &self.rope, self.track.is_on(), tier)?;
+        let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
+        let Sizes { batch, num_kv_heads, value_dim, .. } = self.sizes;
+        let kinds = [self.k.kind::<S::Compute>(), self.v.kind::<S::Compute>()];
+        let as_codes = kinds[0] == kinds[1];
+        let each = (0..batch).flat_map(|b| (0..num_kv_heads).map(move |h| (b, h)));
+        let heads = each
+            .map(|(b, h)| -> KeysValues<'_, S::Compute> {
+                [self.k.head(b, h, as_codes), self.v.head(b, h, as_codes)]
+            })
+            .collect();
+        let kind = if as_codes { kinds[0] } else { Kind::Computed };
+        let (rows, rope) = (&self.rows, &self.rope);
+        let cached = Cached { kind, heads, value_dim, rows, rope, window: None };
+        Ok(cached.attend(q, &start, options, tier))
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {

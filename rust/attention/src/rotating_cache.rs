@@ -15,7 +15,7 @@
 //! Source: Beltagy et al., "Longformer", 2020, section 3.1 (the window); Xiao et al., "Efficient Streaming
 //! Language Models with Attention Sinks", 2023, section 3.2 (what stays).
 
-use ndarray::{Array1, ArrayRef4};
+use ndarray::{Array1, ArrayRef4, Ix4};
 
 use crate::allocation::Purpose;
 use crate::cache::{Append, Cache, Held, Sizes, Stats};
@@ -28,9 +28,11 @@ use crate::checks::{
 use crate::errors::Result;
 use crate::kv_slots::KvSlots;
 use crate::masks::steps;
+use crate::merge::OutputLse;
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
+use crate::simd::Tier;
 
 /// Keys and values of a window. A call that fails leaves the cache as it was.
 #[derive(Debug, Clone)]
@@ -172,6 +174,16 @@ impl<S: Stored> Cache<S> for RotatingCache<S> {
 
         // 6. attend: over what is held, each query over its own window
         self.slots.attend(q, &start, options, |p, j| self.reach.sees(p, j))
+    }
+
+    fn attend_simd(
+        &self,
+        q: &ArrayRef4<S::Compute>,
+        options: &Sdpa<'_, S::Compute>,
+        tier: Option<Tier>,
+    ) -> Result<OutputLse<S::Compute, Ix4>> {
+        self.check_attend(q.dim(), self.slots.rows.longest(), options)?;
+        self.slots.attend_simd(q, options, tier, Some((self.reach.window, self.reach.keep)))
     }
 
     fn truncate(&mut self, lengths: &[i64]) -> Result<()> {

@@ -17,6 +17,7 @@ mod properties;
 mod quantise;
 mod sdpa;
 mod simd;
+mod simd_caches;
 mod sparse;
 mod threads;
 

@@ -17,9 +17,10 @@ fn same_bits<T: Float>(q: &Array4<T>, k: &Array4<T>, v: &Array4<T>, options: &Sd
     }
 }
 
-/// Calls with more than the 2^20 products from which on work is shared: of many queries, of a few, and of one each.
+/// Calls with more than the 2^20 products from which on work is shared: of many queries, of a few, of one each, and of
+/// one in a single head, which has more than one segment of keys.
 fn shapes<T: Float>() -> Vec<[Array4<T>; 3]> {
-    let shapes = [(1, 2, 1, 140, 150), (1, 4, 1, 50, 100), (3, 8, 2, 1, 900)];
+    let shapes = [(1, 2, 1, 140, 150), (1, 4, 1, 50, 100), (3, 8, 2, 1, 900), (1, 4, 1, 1, 5000)];
     let arrays = |(batch, hq, hkv, tq, tk)| {
         let (q, k) = (signed((batch, hq, tq, 21), 1), signed((batch, hkv, tk, 21), 2));
         [q, k, signed((batch, hkv, tk, 37), 3)]

@@ -9,11 +9,11 @@ use super::lanes::Lanes;
 
 /// 8 floats.
 #[derive(Debug, Clone, Copy)]
-pub struct F32x8(__m256);
+pub struct F32x8(pub(super) __m256);
 
 /// 4 floats.
 #[derive(Debug, Clone, Copy)]
-pub struct F64x4(__m256d);
+pub struct F64x4(pub(super) __m256d);
 
 /// One implementation for both element types, which differ in the names of the instructions.
 macro_rules! avx2 {
@@ -26,6 +26,7 @@ macro_rules! avx2 {
             type Scalar = $scalar;
             const COUNT: usize = $count;
             const BLOCK: usize = 2;
+            const FUSED: bool = true;
 
             #[inline(always)]
             unsafe fn splat(x: $scalar) -> Self {
@@ -117,6 +118,11 @@ macro_rules! avx2 {
                 let (first, second) = (half.power_of_two(), n.sub(half).power_of_two());
                 // SAFETY: `self` vouches for AVX2.
                 Self(unsafe { $mul($mul(self.0, first.0), second.0) })
+            }
+
+            #[inline(always)]
+            fn mul_normal_power_of_two(self, n: Self) -> Self {
+                self.mul(n.power_of_two())
             }
 
             #[inline(always)]

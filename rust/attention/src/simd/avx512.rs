@@ -8,11 +8,11 @@ use super::lanes::Lanes;
 
 /// 16 floats.
 #[derive(Debug, Clone, Copy)]
-pub struct F32x16(__m512);
+pub struct F32x16(pub(super) __m512);
 
 /// 8 floats.
 #[derive(Debug, Clone, Copy)]
-pub struct F64x8(__m512d);
+pub struct F64x8(pub(super) __m512d);
 
 /// One implementation for both element types, which differ in the names of the instructions.
 macro_rules! avx512 {
@@ -25,6 +25,7 @@ macro_rules! avx512 {
             type Scalar = $scalar;
             const COUNT: usize = $count;
             const BLOCK: usize = 4;
+            const FUSED: bool = true;
 
             #[inline(always)]
             unsafe fn splat(x: $scalar) -> Self {
@@ -117,6 +118,12 @@ macro_rules! avx512 {
             fn mul_power_of_two(self, n: Self) -> Self {
                 // SAFETY: `self` vouches for AVX-512F.
                 Self(unsafe { $scalef(self.0, n.0) })
+            }
+
+            /// No instruction is shorter.
+            #[inline(always)]
+            fn mul_normal_power_of_two(self, n: Self) -> Self {
+                self.mul_power_of_two(n)
             }
 
             #[inline(always)]

@@ -1,129 +1,210 @@
 //! The inner loops for few rows, as in decode: one query of each of the G heads of a KV head.
 //!
-//! With a query in each lane most lanes would idle. Here the lanes are keys for the scores, and channels for the
-//! weighted sum, and each key and value is loaded once for the whole group. Everything is stored with the rows first.
+//! With a query in each lane most lanes would idle, and memory is what the time goes to. Here the lanes are *channels*,
+//! and each key and value is loaded once for a whole group: 4 keys and 4 heads have 16 sums in flight, which are turned
+//! and added up in registers at the end, all 16 together. The quarters of a block are walked at once: four streams keep
+//! more of the memory busy than one. Everything is stored with the rows first.
 //!
-//! Every number is the same chain of operations as in the [tile](super::kernel), in the same order: a query gets the
-//! same bits from either. For that the keys are turned in registers, so that no sum crosses the lanes.
+//! Against a kernel whose lanes are keys for the scores, turned in registers, with the next rows asked for by
+//! prefetches: 1.35 times as fast with G = 4, Tk 4096 and D 128 (22.6 GB/s of K and V where a plain read of them in
+//! four streams reaches 28.1), 1.27 in a batch of 8 with Tk 1024, 1.3 with G = 1, Tk 512 and D 64 in L2. Of that the
+//! streams are 1.2; prefetches add nothing to them, and cost a tenth (measured call by call in one program that had
+//! both, AVX-512, Sapphire Rapids). Against a tile: `cargo run --release --example simd_ratio`.
+//!
+//! A key has the same score, bit by bit, wherever it stands among others, and a row the same sums whatever else is at
+//! work; not so between these loops and those of a [tile](super::kernel), which add in another order. Which of the
+//! two a query goes through depends on its head alone.
 //!
 //! Every function is inlined into one that was compiled for the instruction set of `V`.
 
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
+use super::across::{Across, LONGEST};
 use super::exp::exp;
-use super::kernel::{all_finite, num, prefetch, turn};
+use super::kernel::num;
 use super::lanes::Lanes;
 use super::online::Step;
+use super::source::Source;
 
-/// Values that are weighed together, few enough to stay in L1 for all rows: 32 rows of 128 f32 are 16 KiB.
-const VALUE_BLOCK: usize = 32;
+/// Parts of a block that are walked at once: so many streams keep more of the memory busy than one.
+pub(super) const STREAMS: usize = 4;
 
-/// The longest register.
-const LONGEST: usize = 16;
-
-/// Keys that are turned and scored together: two registers, so that four rows make eight sums, which hide the
-/// latency of one.
-pub(super) const fn width<V: Lanes>() -> usize {
-    2 * V::COUNT
+/// Keys that the wider kernel takes; with so many heads that their product is COUNT.
+const fn keys_of<V: Lanes>() -> usize {
+    if V::COUNT < STREAMS { V::COUNT } else { STREAMS }
 }
 
-/// Numbers that `turned` must have room for: the keys of a block, or the last channels of its values.
-pub(super) fn turned<V: Lanes>(d: usize) -> usize {
-    (d * width::<V>()).max(VALUE_BLOCK * V::COUNT)
+/// Numbers rounded up to whole registers, at least one.
+pub(super) fn room<V: Lanes>(n: usize) -> usize {
+    n.next_multiple_of(V::COUNT).max(V::COUNT)
 }
 
-/// `scores` (R, stride) = `queries` (R, D) · `k` (keys, D). `stride` is a
-/// multiple of `width`, and `next` is what will be read after these keys.
+/// Writes `queries`: those of the rows `q` (R, D), scaled, in the order that `scores` reads them in. As many rows as
+/// the wider kernel takes stand together, register by register; the rows that are left follow one by one. Zeros fill
+/// up the last register of a row.
+pub(super) fn pack<V: Lanes>(
+    q: &[V::Scalar],
+    d: usize,
+    scale: V::Scalar,
+    queries: &mut [V::Scalar],
+) {
+    let (rows, heads, room) = (q.len() / d, V::COUNT / keys_of::<V>(), room::<V>(d));
+    queries.fill(num(0.0));
+    for (r, row) in q.chunks_exact(d).enumerate() {
+        let (first, together) = match r - r % heads {
+            first if first + heads <= rows => (first, heads),
+            _ => (r, 1),
+        };
+        for (n, channels) in row.chunks(V::COUNT).enumerate() {
+            let at = first * room + (n * together + r - first) * V::COUNT;
+            for (to, &x) in queries[at..].iter_mut().zip(channels) {
+                *to = x * scale;
+            }
+        }
+    }
+}
+
+/// `scores` (R, stride) = `queries`, which `pack` has written, of R rows · the keys at `k`, an address each: `keys`
+/// of them, and up to the next multiple of COUNT any others.
+///
+/// # Safety
+/// The processor has the instruction set of `V`, the keys can be read, and the slices have these sizes.
+#[inline(always)]
+pub(super) unsafe fn scores<V: Across, S: Source<V>>(
+    (queries, rows): (&[V::Scalar], usize),
+    (k, keys): (&[*const u8], usize),
+    d: usize,
+    (scores, stride): (&mut [V::Scalar], usize),
+) {
+    let (together, heads, room) = (keys_of::<V>(), V::COUNT / keys_of::<V>(), room::<V>(d));
+    let padded = keys.next_multiple_of(V::COUNT);
+    debug_assert!(queries.len() == rows * room && scores.len() == rows * stride);
+    debug_assert!(k.len() >= padded && padded <= stride);
+    let apart = padded / together; // the streams: as many as keys that are taken together
+    for first in (0..apart).step_by(heads) {
+        let mut r = 0;
+        // SAFETY: r + heads <= rows, and a key is below `padded` <= stride; the caller vouches for the rest.
+        unsafe {
+            while heads > 1 && r + heads <= rows {
+                let q = queries.as_ptr().add(r * room);
+                for m in first..first + heads {
+                    let (k, out) = (k.as_ptr().add(m), scores.as_mut_ptr().add(r * stride + m));
+                    match V::COUNT {
+                        16 => score_tile::<V, S, 4, 4>(q, (k, apart), d, out, stride),
+                        8 => score_tile::<V, S, 4, 2>(q, (k, apart), d, out, stride),
+                        _ => unreachable!("registers of one head at a time"),
+                    }
+                }
+                r += heads;
+            }
+            while r < rows {
+                let q = queries.as_ptr().add(r * room);
+                let (k, out) = (k.as_ptr().add(first), scores.as_mut_ptr().add(r * stride + first));
+                match V::COUNT {
+                    16 => score_tile::<V, S, 16, 1>(q, (k, apart), d, out, stride),
+                    8 => score_tile::<V, S, 8, 1>(q, (k, apart), d, out, stride),
+                    4 => score_tile::<V, S, 4, 1>(q, (k, apart), d, out, stride),
+                    _ => score_tile::<V, S, 2, 1>(q, (k, apart), d, out, stride),
+                }
+                r += 1;
+            }
+        }
+    }
+}
+
+/// The scores of K keys and H rows, all K · H = COUNT sums in registers. The keys are those of `place`.
+///
+/// # Safety
+/// The processor has the instruction set of `V`; addresses of these keys at `k`; H rows at `q`, and a number for each
+/// of these keys at `out` and at every `stride` after it, H times.
+#[inline(always)]
+unsafe fn score_tile<V: Across, S: Source<V>, const K: usize, const H: usize>(
+    q: *const V::Scalar,
+    (k, apart): (*const *const u8, usize),
+    d: usize,
+    out: *mut V::Scalar,
+    stride: usize,
+) {
+    // SAFETY: c < d, n < K and h < H; the caller vouches for the sizes and the instruction set.
+    unsafe {
+        let mut sums = [[V::splat(num(0.0)); K]; H];
+        let whole = d - d % V::COUNT;
+        // One key of each stream at a time, from its first channel to its last.
+        for group in (0..K).step_by(STREAMS) {
+            let mut lines = [std::ptr::null(); STREAMS];
+            for n in 0..STREAMS.min(K) {
+                lines[n] = *k.add(place(group + n, apart));
+            }
+            for c in (0..whole).step_by(V::COUNT) {
+                let mut keys = [V::splat(num(0.0)); STREAMS];
+                for n in 0..STREAMS.min(K) {
+                    keys[n] = S::load(lines[n].add(c * S::BITS / 8));
+                }
+                score_channels(q.add(c * H), keys, group, &mut sums);
+            }
+            if whole < d {
+                let mut keys = [V::splat(num(0.0)); STREAMS];
+                for n in 0..STREAMS.min(K) {
+                    keys[n] = S::load_first(lines[n].add(whole * S::BITS / 8), d - whole);
+                }
+                score_channels(q.add(whole * H), keys, group, &mut sums);
+            }
+        }
+        let all = elements(V::add_up(sums));
+        for h in 0..H {
+            for n in 0..K {
+                *out.add(h * stride + place(n, apart)) = all[h * K + n];
+            }
+        }
+    }
+}
+
+/// Where key n of those that are taken together stands: one of each stream, then the next of each.
+#[inline(always)]
+const fn place(n: usize, apart: usize) -> usize {
+    n % STREAMS * apart + n / STREAMS
+}
+
+/// One register of channels of the keys from `group` on and of H rows, at `q`.
+///
+/// # Safety
+/// The processor has the instruction set of `V`; H · COUNT numbers at `q`.
+#[inline(always)]
+unsafe fn score_channels<V: Lanes, const K: usize, const H: usize>(
+    q: *const V::Scalar,
+    keys: [V; STREAMS],
+    group: usize,
+    sums: &mut [[V; K]; H],
+) {
+    for h in 0..H {
+        // SAFETY: h < H; the caller vouches for the rest.
+        let query = unsafe { V::load(q.add(h * V::COUNT)) };
+        for n in 0..STREAMS.min(K) {
+            sums[h][group + n] = query.mul_add(keys[n], sums[h][group + n]);
+        }
+    }
+}
+
+/// Multiplies `slots` (R, stride), of which each row has `count` numbers, by `scales` (count).
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Lanes>(
-    queries: &[V::Scalar],
-    k: &[V::Scalar],
-    d: usize,
-    turned: &mut [V::Scalar],
-    (scores, stride): (&mut [V::Scalar], usize),
-    next: *const V::Scalar,
-) {
-    let (width, keys, rows) = (width::<V>(), k.len() / d, queries.len() / d);
-    debug_assert!(turned.len() >= d * width && scores.len() == rows * stride);
-    debug_assert!(stride.is_multiple_of(width) && keys <= stride);
-    for j in (0..keys).step_by(width) {
-        let count = width.min(keys - j);
-        // SAFETY: j + count <= keys, r + N <= rows, j + width <= stride; the caller vouches for the rest.
-        unsafe {
-            let block = k.as_ptr().add(j * d);
-            let next = if j + width < keys { block.add(width * d) } else { next };
-            for c in (0..d).step_by(V::COUNT) {
-                let columns = V::COUNT.min(d - c);
-                turn::<V>(
-                    (count, columns),
-                    block.add(c),
-                    d,
-                    turned.as_mut_ptr().add(c * width),
-                    width,
-                );
-                for row in 0..width {
-                    prefetch(next.wrapping_add(row * d + c));
-                }
-            }
-            let mut r = 0;
-            while r < rows {
-                let (q, out) =
-                    (queries.as_ptr().add(r * d), scores.as_mut_ptr().add(r * stride + j));
-                r += match rows - r {
-                    4.. => score_rows::<V, 4>(q, turned.as_ptr(), d, out, stride),
-                    2.. => score_rows::<V, 2>(q, turned.as_ptr(), d, out, stride),
-                    _ => score_rows::<V, 1>(q, turned.as_ptr(), d, out, stride),
-                };
-            }
+pub(super) fn scaled<T: crate::float::Float>(slots: &mut [T], stride: usize, scales: &[f32]) {
+    for row in slots.chunks_exact_mut(stride) {
+        for (x, &scale) in row.iter_mut().zip(scales) {
+            *x *= T::from_f64(f64::from(scale));
         }
     }
 }
 
-/// The scores of N rows and two registers of keys. Returns N.
-///
-/// # Safety
-/// The processor has the instruction set of `V`; N·d numbers at `q`, d · `width` at `k`, and `width` at `out` and at
-/// every `stride` after it, N times.
-#[inline(always)]
-unsafe fn score_rows<V: Lanes, const N: usize>(
-    q: *const V::Scalar,
-    k: *const V::Scalar,
-    d: usize,
-    out: *mut V::Scalar,
-    stride: usize,
-) -> usize {
-    // SAFETY: c < d and n < N; the caller vouches for the sizes and the instruction set.
-    unsafe {
-        let mut sums = [[V::splat(num(0.0)); 2]; N];
-        for c in 0..d {
-            let at = k.add(c * width::<V>());
-            let keys = [V::load(at), V::load(at.add(V::COUNT))];
-            for n in 0..N {
-                let query = V::splat(*q.add(n * d + c));
-                for m in 0..2 {
-                    sums[n][m] = query.mul_add(keys[m], sums[n][m]);
-                }
-            }
-        }
-        for n in 0..N {
-            for m in 0..2 {
-                sums[n][m].store(out.add(n * stride + m * V::COUNT));
-            }
-        }
-    }
-    N
-}
-
-/// As [`exponentials`](super::online::exponentials) of the tile, but `total` is only rescaled: the weighted sum adds
-/// the exponentials up as it passes over them. `scores` (R, stride), of which each row has `keys` scores.
+/// As [`exponentials`](super::online::exponentials) of the tile. `scores` (R, stride), of which each row has `keys`
+/// scores; up to a whole register they become 0.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes; 0 < keys <= stride.
 #[inline(always)]
-pub(super) unsafe fn exponentials<V: Lanes>(
+pub(super) unsafe fn exponentials<V: Across>(
     (scores, stride): (&mut [V::Scalar], usize),
     keys: usize,
     sinks: &[V::Scalar],
@@ -135,7 +216,7 @@ pub(super) unsafe fn exponentials<V: Lanes>(
     let mut hides = false;
     for (r, row) in scores.chunks_exact_mut(stride).enumerate() {
         let first = row[0];
-        row[keys..padded].fill(first); // changes neither maximum nor minimum, and is never read again
+        row[keys..padded].fill(first); // changes neither maximum nor minimum
         let slots = row.as_mut_ptr();
         // SAFETY: at + COUNT <= padded <= stride; the caller vouches for the instruction set.
         unsafe {
@@ -153,9 +234,9 @@ pub(super) unsafe fn exponentials<V: Lanes>(
             let step = Step::new(V::splat(sinks[r]), V::splat(top[r]), V::splat(new));
             top[r] = new;
             factors[r] = elements(step.factor)[0];
-            total[r] *= factors[r];
             let hides_here = minima.any_equal(hidden);
             hides |= hides_here;
+            let mut totals = V::splat(num(0.0));
             for at in (0..padded).step_by(V::COUNT) {
                 let x = V::load(slots.add(at));
                 let mut e = exp(x.sub(step.shift));
@@ -163,7 +244,19 @@ pub(super) unsafe fn exponentials<V: Lanes>(
                     e = x.select_equal(hidden, V::splat(num(-0.0)), e);
                 }
                 e.store(slots.add(at));
+                if at + V::COUNT > keys {
+                    for beyond in keys..padded {
+                        *slots.add(beyond) = num(0.0);
+                    }
+                    e = V::load(slots.add(at));
+                }
+                totals = totals.add(e);
             }
+            let mut sum = num(0.0);
+            for x in elements(totals).into_iter().take(V::COUNT) {
+                sum += x;
+            }
+            total[r] = total[r] * factors[r] + sum;
         }
     }
     hides
@@ -174,192 +267,10 @@ pub(super) unsafe fn exponentials<V: Lanes>(
 /// # Safety
 /// The processor has the instruction set of `V`.
 #[inline(always)]
-unsafe fn elements<V: Lanes>(x: V) -> [V::Scalar; LONGEST] {
+pub(super) unsafe fn elements<V: Lanes>(x: V) -> [V::Scalar; LONGEST] {
     const { assert!(V::COUNT <= LONGEST) };
     let mut elements = [num(0.0); LONGEST];
     // SAFETY: a register has no more than LONGEST elements; the caller vouches for the instruction set.
     unsafe { x.store(elements.as_mut_ptr()) };
     elements
-}
-
-/// What the weighted sum of a block is made of.
-#[derive(Clone, Copy)]
-pub(super) struct Weighing<'a, T> {
-    /// (R, stride), of which each row has `keys` weights
-    pub weights: &'a [T],
-    pub stride: usize,
-    pub keys: usize,
-    /// (keys, Dv)
-    pub v: &'a [T],
-    pub dv: usize,
-    /// Whether a slot is hidden.
-    pub hides: bool,
-    /// What will be read after these values. Only its cache lines are asked for.
-    pub next: *const T,
-}
-
-/// `sums` (R, room) times `factors` (R), plus the weighed values; `room` is Dv rounded up to whole registers, at
-/// least one. Adds the weights to `total` (R).
-///
-/// # Safety
-/// The processor has the instruction set of `V`, and the slices have these sizes.
-#[inline(always)]
-pub(super) unsafe fn weighted_sum<V: Lanes>(
-    of: Weighing<'_, V::Scalar>,
-    factors: &[V::Scalar],
-    turned: &mut [V::Scalar],
-    sums: &mut [V::Scalar],
-    total: &mut [V::Scalar],
-) {
-    let Weighing { keys, dv, .. } = of;
-    let room = room::<V>(dv);
-    debug_assert!(sums.len() == total.len() * room && turned.len() >= VALUE_BLOCK * V::COUNT);
-    for (sums, &factor) in sums.chunks_exact_mut(room).zip(factors) {
-        for lanes in sums.chunks_exact_mut(V::COUNT) {
-            // SAFETY: a chunk has COUNT numbers; the caller vouches for the instruction set.
-            unsafe { V::load(lanes.as_ptr()).mul(V::splat(factor)).store(lanes.as_mut_ptr()) };
-        }
-    }
-    let whole = dv - dv % V::COUNT;
-    for start in (0..keys).step_by(VALUE_BLOCK) {
-        let count = VALUE_BLOCK.min(keys - start);
-        let v = &of.v[start * dv..(start + count) * dv];
-        let plain = !of.hides || all_finite(v);
-        let next =
-            if start + VALUE_BLOCK < keys { v.as_ptr().wrapping_add(v.len()) } else { of.next };
-        let part = Part { w: of.weights[start..].as_ptr(), stride: of.stride, count, room, plain };
-        // SAFETY: channels c to c + M · COUNT of `count` values stand at v + c, dv apart.
-        unsafe {
-            let mut c = 0;
-            while c < whole {
-                let (v, next) = (v.as_ptr().add(c), next.wrapping_add(c));
-                if whole - c >= V::BLOCK * V::COUNT && V::BLOCK == 4 {
-                    all_rows::<V, 4>(part, v, dv, next, c, sums, total);
-                    c += 4 * V::COUNT;
-                } else if whole - c >= 2 * V::COUNT {
-                    all_rows::<V, 2>(part, v, dv, next, c, sums, total);
-                    c += 2 * V::COUNT;
-                } else {
-                    all_rows::<V, 1>(part, v, dv, next, c, sums, total);
-                    c += V::COUNT;
-                }
-            }
-            if whole < dv || dv == 0 {
-                // The last channels, with zeros up to a whole register.
-                for (row, lanes) in turned.chunks_exact_mut(V::COUNT).take(count).enumerate() {
-                    lanes.fill(num(0.0));
-                    let rest = &v[row * dv + whole..(row + 1) * dv];
-                    lanes[..rest.len()].copy_from_slice(rest);
-                }
-                let (v, next) = (turned.as_ptr(), std::ptr::null());
-                all_rows::<V, 1>(part, v, V::COUNT, next, whole, sums, total);
-            }
-        }
-    }
-}
-
-/// Dv rounded up to whole registers, at least one.
-pub(super) fn room<V: Lanes>(dv: usize) -> usize {
-    dv.next_multiple_of(V::COUNT).max(V::COUNT)
-}
-
-/// The weights of a block of values.
-#[derive(Clone, Copy)]
-struct Part<T> {
-    w: *const T,
-    stride: usize,
-    count: usize,
-    /// Between the sums of two rows.
-    room: usize,
-    /// No value is both hidden and not finite.
-    plain: bool,
-}
-
-/// M registers of channels from `c` on, for all rows. The first channels add up the weights too.
-///
-/// # Safety
-/// The processor has the instruction set of `V`; M registers at `v` and at every `dv` after it, `count` times.
-#[inline(always)]
-unsafe fn all_rows<V: Lanes, const M: usize>(
-    part: Part<V::Scalar>,
-    v: *const V::Scalar,
-    dv: usize,
-    next: *const V::Scalar,
-    c: usize,
-    sums: &mut [V::Scalar],
-    total: &mut [V::Scalar],
-) {
-    let (rows, totals) = (total.len(), total.as_mut_ptr());
-    let mut r = 0;
-    // SAFETY: r + N <= rows, and each row has `room` sums; the caller vouches for the rest.
-    unsafe {
-        while r < rows {
-            let part = Part { w: part.w.add(r * part.stride), ..part };
-            let next = if r == 0 { next } else { std::ptr::null() };
-            let (out, total) = (sums.as_mut_ptr().add(r * part.room + c), totals.add(r));
-            r += match (part.plain, rows - r, c) {
-                (true, 4.., 0) => weigh::<V, M, 4, true, false>(part, v, dv, next, out, total),
-                (true, 4.., _) => weigh::<V, M, 4, false, false>(part, v, dv, next, out, total),
-                (true, _, 0) => weigh::<V, M, 1, true, false>(part, v, dv, next, out, total),
-                (true, _, _) => weigh::<V, M, 1, false, false>(part, v, dv, next, out, total),
-                (false, _, 0) => weigh::<V, M, 1, true, true>(part, v, dv, next, out, total),
-                (false, _, _) => weigh::<V, M, 1, false, true>(part, v, dv, next, out, total),
-            };
-        }
-    }
-}
-
-/// N rows and M registers of channels, all N·M sums in registers. `TOTAL`: the weights are added up too. `SELECT`: a
-/// hidden slot (weight -0) is passed over, since 0 · NaN is NaN. Returns N.
-///
-/// # Safety
-/// As for `all_rows`, with N rows at `part.w`, `out` and `total`.
-#[inline(always)]
-unsafe fn weigh<V: Lanes, const M: usize, const N: usize, const TOTAL: bool, const SELECT: bool>(
-    part: Part<V::Scalar>,
-    v: *const V::Scalar,
-    dv: usize,
-    next: *const V::Scalar,
-    out: *mut V::Scalar,
-    total: *mut V::Scalar,
-) -> usize {
-    // SAFETY: j < count, m < M and n < N; the caller vouches for the sizes and the instruction set.
-    unsafe {
-        let mut sums = [[V::splat(num(0.0)); M]; N];
-        let mut totals = [V::splat(num(0.0)); N];
-        for n in 0..N {
-            totals[n] = V::splat(*total.add(n));
-            for m in 0..M {
-                sums[n][m] = V::load(out.add(n * part.room + m * V::COUNT));
-            }
-        }
-        for j in 0..part.count {
-            let mut values = [V::splat(num(0.0)); M];
-            for m in 0..M {
-                values[m] = V::load(v.add(j * dv + m * V::COUNT));
-                if !next.is_null() {
-                    prefetch(next.wrapping_add(j * dv + m * V::COUNT));
-                }
-            }
-            for n in 0..N {
-                let weight = V::splat(*part.w.add(n * part.stride + j));
-                if TOTAL {
-                    totals[n] = totals[n].add(weight);
-                }
-                for m in 0..M {
-                    let sum = weight.mul_add(values[m], sums[n][m]);
-                    sums[n][m] = if SELECT { weight.select_negative(sums[n][m], sum) } else { sum };
-                }
-            }
-        }
-        for n in 0..N {
-            if TOTAL {
-                *total.add(n) = elements(totals[n])[0];
-            }
-            for m in 0..M {
-                sums[n][m].store(out.add(n * part.room + m * V::COUNT));
-            }
-        }
-    }
-    N
 }

@@ -8,6 +8,8 @@
 
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
+use std::ops::Range;
+
 use super::lanes::Lanes;
 use super::online::{Block, Extremes, exponentials};
 use crate::float::Float;
@@ -22,12 +24,15 @@ const UNROLL: usize = 4;
 /// `scores` (keys, R) = `k` (keys, D) · `queries` (D, R), and the largest and smallest of each row, as by `extremes`.
 /// Asks for as many numbers from `next` on as it reads keys: the values, which are read next.
 ///
+/// Of the first half of the rows only the first `seen` keys are asked for. Where that is not all, the other scores of
+/// that half are left as they were, and the extremes are those of nothing in particular.
+///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, const M: usize>(
     queries: &[V::Scalar],
-    k: &[V::Scalar],
+    (k, seen): (&[V::Scalar], usize),
     d: usize,
     scores: &mut [V::Scalar],
     next: *const V::Scalar,
@@ -35,32 +40,64 @@ pub(super) unsafe fn scores<V: Lanes, const M: usize>(
     let (width, keys) = (M * V::COUNT, k.len() / d);
     debug_assert!(queries.len() == d * width && scores.len() == keys * width);
     let (q, k, out) = (queries.as_ptr(), k.as_ptr(), scores.as_mut_ptr());
-    let step = if M == 1 { 8 } else { 4 }; // at least 8 sums, to hide the latency of one
-    let whole = keys - keys % step;
-    // SAFETY: key j has its d numbers at k + j·d, its scores at out + j·R, and j + step <= keys.
+    let seen = if M > 1 { seen.next_multiple_of(4).min(keys) } else { keys };
+    // SAFETY: key j has its d numbers at k + j·d, its scores at out + j·R; the second half of a line is R / 2 after the
+    // first.
     unsafe {
         let mut extremes = Extremes::none();
-        for j in (0..whole).step_by(step) {
-            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
-            match step {
-                8 => score_tile::<V, M, 8>(q, k, d, out, &mut extremes, next),
-                _ => score_tile::<V, M, 4>(q, k, d, out, &mut extremes, next),
+        score_keys::<V, M, M>(q, k, d, 0..seen, out, &mut extremes, next);
+        if seen < keys {
+            let (q, out) = (q.add(width / 2), out.add(width / 2));
+            match M {
+                4 => score_keys::<V, 2, 4>(q, k, d, seen..keys, out, &mut Extremes::none(), next),
+                2 => score_keys::<V, 1, 2>(q, k, d, seen..keys, out, &mut Extremes::none(), next),
+                _ => unreachable!("a tile that is halved has 2 or 4 registers"),
             }
-        }
-        for j in whole..keys {
-            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
-            score_tile::<V, M, 1>(q, k, d, out, &mut extremes, next);
         }
         extremes
     }
 }
 
-/// The scores of M registers of queries and N keys, all N·M sums in registers.
+/// The scores of M registers of queries and some keys; a line of queries or scores has W registers.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`; d·R numbers at `q`, N·d at `k`, N·R at `out`.
+/// The processor has the instruction set of `V`; d lines at `q`; each of the keys has d numbers at k + j·d and a line
+/// at `out`.
 #[inline(always)]
-unsafe fn score_tile<V: Lanes, const M: usize, const N: usize>(
+unsafe fn score_keys<V: Lanes, const M: usize, const W: usize>(
+    q: *const V::Scalar,
+    k: *const V::Scalar,
+    d: usize,
+    keys: Range<usize>,
+    out: *mut V::Scalar,
+    extremes: &mut Extremes<V, M>,
+    next: *const V::Scalar,
+) {
+    let width = W * V::COUNT;
+    let step = if M == 1 { 8 } else { 4 }; // at least 8 sums, to hide the latency of one
+    let whole = keys.end - keys.len() % step;
+    // SAFETY: the caller's, and j + step <= keys.end.
+    unsafe {
+        for j in (keys.start..whole).step_by(step) {
+            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
+            match step {
+                8 => score_tile::<V, M, W, 8>(q, k, d, out, extremes, next),
+                _ => score_tile::<V, M, W, 4>(q, k, d, out, extremes, next),
+            }
+        }
+        for j in whole..keys.end {
+            let (k, out, next) = (k.add(j * d), out.add(j * width), next.wrapping_add(j * d));
+            score_tile::<V, M, W, 1>(q, k, d, out, extremes, next);
+        }
+    }
+}
+
+/// The scores of M registers of queries and N keys, all N·M sums in registers; a line has W registers.
+///
+/// # Safety
+/// The processor has the instruction set of `V`; d lines at `q`, N·d numbers at `k`, N lines at `out`.
+#[inline(always)]
+unsafe fn score_tile<V: Lanes, const M: usize, const W: usize, const N: usize>(
     q: *const V::Scalar,
     k: *const V::Scalar,
     d: usize,
@@ -68,7 +105,7 @@ unsafe fn score_tile<V: Lanes, const M: usize, const N: usize>(
     extremes: &mut Extremes<V, M>,
     next: *const V::Scalar,
 ) {
-    let width = M * V::COUNT;
+    let width = W * V::COUNT;
     // SAFETY: c < d, m < M and n < N; the caller vouches for the sizes and the instruction set.
     unsafe {
         let mut sums = [[V::splat(num(0.0)); M]; N];
@@ -148,7 +185,8 @@ pub(super) unsafe fn turn<V: Lanes>(
 }
 
 /// Turns `scores` (keys, R) into exponentials, adds them to `total` (R), and adds `v` (keys, Dv), weighed by them, to
-/// `sums` (Dv, R); some keys at a time, which the second finds in L1 where the first has left them.
+/// `sums` (Dv, R); some keys at a time, which the second finds in L1 where the first has left them. The first half of
+/// the rows sees none of the keys after the first `seen`.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
@@ -156,7 +194,7 @@ pub(super) unsafe fn turn<V: Lanes>(
 pub(super) unsafe fn weighted_sum<V: Lanes, const M: usize>(
     scores: &mut [V::Scalar],
     block: &Block<V, M>,
-    v: &[V::Scalar],
+    (v, seen): (&[V::Scalar], usize),
     dv: usize,
     total: &mut [V::Scalar],
     sums: &mut [V::Scalar],
@@ -166,16 +204,26 @@ pub(super) unsafe fn weighted_sum<V: Lanes, const M: usize>(
     for (n, scores) in scores.chunks_mut(VALUE_BLOCK * width).enumerate() {
         let first = n * VALUE_BLOCK;
         let v = &v[first * dv..(first + scores.len() / width) * dv];
-        // SAFETY: the caller's; a block has as many weights·Dv as values·R.
+        // SAFETY: the caller's; a block has as many weights·Dv as values·R; the second half of a line is R / 2 after
+        // the first.
         unsafe {
             exponentials(scores, block, total);
             if dv == 0 {
                 continue;
             }
-            if !block.hides || all_finite(v) {
-                weighted_block::<V, M, false>(scores, v, dv, sums);
-            } else {
-                weighted_block::<V, M, true>(scores, v, dv, sums);
+            let plain = !block.hides || all_finite(v);
+            let keys = v.len() / dv;
+            let seen = if M > 1 { seen.saturating_sub(first).min(keys) } else { keys };
+            let (w, v, out) = (scores.as_ptr(), v.as_ptr(), sums.as_mut_ptr());
+            weighted_block::<V, M, M>(w, v, seen, dv, out, plain);
+            if seen < keys {
+                let (w, out) = (w.add(seen * width + width / 2), out.add(width / 2));
+                let (v, keys) = (v.add(seen * dv), keys - seen);
+                match M {
+                    4 => weighted_block::<V, 2, 4>(w, v, keys, dv, out, plain),
+                    2 => weighted_block::<V, 1, 2>(w, v, keys, dv, out, plain),
+                    _ => unreachable!("a tile that is halved has 2 or 4 registers"),
+                }
             }
         }
     }
@@ -191,49 +239,80 @@ pub(super) fn all_finite<T: Float>(v: &[T]) -> bool {
     finite
 }
 
-/// One block. `SELECT`: a hidden slot (weight -0) is passed over, since 0 · NaN is NaN.
+/// M registers of queries and some keys; a line of weights or sums has W registers. `plain`: no value is both hidden and
+/// not finite.
 ///
 /// # Safety
-/// As for `weighted_sum`.
+/// The processor has the instruction set of `V`; `keys` lines at `w`, as many rows of `dv` numbers at `v`, and `dv` lines
+/// at `out`.
 #[inline(always)]
-unsafe fn weighted_block<V: Lanes, const M: usize, const SELECT: bool>(
-    weights: &[V::Scalar],
-    v: &[V::Scalar],
+unsafe fn weighted_block<V: Lanes, const M: usize, const W: usize>(
+    w: *const V::Scalar,
+    v: *const V::Scalar,
+    keys: usize,
     dv: usize,
-    sums: &mut [V::Scalar],
+    out: *mut V::Scalar,
+    plain: bool,
 ) {
-    let (width, keys) = (M * V::COUNT, v.len() / dv);
-    let (w, v, out) = (weights.as_ptr(), v.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: as for this function.
+    unsafe {
+        if plain {
+            every_channel::<V, M, W, false>(w, v, keys, dv, out);
+        } else {
+            every_channel::<V, M, W, true>(w, v, keys, dv, out);
+        }
+    }
+}
+
+/// `weighted_block`. `SELECT`: a hidden slot (weight -0) is passed over, since 0 · NaN is NaN.
+///
+/// # Safety
+/// As for `weighted_block`.
+#[inline(always)]
+unsafe fn every_channel<V: Lanes, const M: usize, const W: usize, const SELECT: bool>(
+    w: *const V::Scalar,
+    v: *const V::Scalar,
+    keys: usize,
+    dv: usize,
+    out: *mut V::Scalar,
+) {
+    let width = W * V::COUNT;
     let mut c = 0;
     while c < dv {
         // SAFETY: channel c of key j is at v + j·dv + c, its sums at out + c·R, and c + N <= dv.
         unsafe {
             let (v, out) = (v.add(c), out.add(c * width));
             c += match dv - c {
-                8.. if M == 1 => weighted_tile::<V, M, 8, SELECT>(w, v, keys, dv, out),
-                6.. if dv - c != 8 => weighted_tile::<V, M, 6, SELECT>(w, v, keys, dv, out),
-                4.. => weighted_tile::<V, M, 4, SELECT>(w, v, keys, dv, out),
-                2.. => weighted_tile::<V, M, 2, SELECT>(w, v, keys, dv, out),
-                _ => weighted_tile::<V, M, 1, SELECT>(w, v, keys, dv, out),
+                8.. if M == 1 => weighted_tile::<V, M, W, 8, SELECT>(w, v, keys, dv, out),
+                6.. if dv - c != 8 => weighted_tile::<V, M, W, 6, SELECT>(w, v, keys, dv, out),
+                4.. => weighted_tile::<V, M, W, 4, SELECT>(w, v, keys, dv, out),
+                2.. => weighted_tile::<V, M, W, 2, SELECT>(w, v, keys, dv, out),
+                _ => weighted_tile::<V, M, W, 1, SELECT>(w, v, keys, dv, out),
             };
         }
     }
 }
 
-/// M registers of queries and N channels, all N·M sums in registers. Returns N.
+/// M registers of queries and N channels, all N·M sums in registers; a line has W registers. Returns N.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`; keys·R numbers at `w`, N at `v` and at every `dv`
-/// after it, `keys` times, and N·R at `out`.
+/// The processor has the instruction set of `V`; `keys` lines at `w`, N numbers at `v` and at every `dv`
+/// after it, `keys` times, and N lines at `out`.
 #[inline(always)]
-unsafe fn weighted_tile<V: Lanes, const M: usize, const N: usize, const SELECT: bool>(
+unsafe fn weighted_tile<
+    V: Lanes,
+    const M: usize,
+    const W: usize,
+    const N: usize,
+    const SELECT: bool,
+>(
     w: *const V::Scalar,
     v: *const V::Scalar,
     keys: usize,
     dv: usize,
     out: *mut V::Scalar,
 ) -> usize {
-    let width = M * V::COUNT;
+    let width = W * V::COUNT;
     // SAFETY: j < keys, m < M and n < N; the caller vouches for the sizes and the instruction set.
     unsafe {
         let mut sums = [[V::splat(num(0.0)); M]; N];

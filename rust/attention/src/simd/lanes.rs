@@ -16,6 +16,8 @@ pub trait Lanes: Copy {
     /// holds 4·b sums, and must leave b + 1 registers for what it multiplies: 4 where there are 32
     /// registers, 2 where there are 16.
     const BLOCK: usize;
+    /// Whether `mul_add` rounds once.
+    const FUSED: bool;
 
     /// # Safety
     /// The processor has the instruction set of this type.
@@ -61,6 +63,9 @@ pub trait Lanes: Copy {
 
     /// self · 2^n for an integral n from -2·max_exponent to 0, rounded once.
     fn mul_power_of_two(self, n: Self) -> Self;
+
+    /// The same for an n whose power is a normal number.
+    fn mul_normal_power_of_two(self, n: Self) -> Self;
 
     /// Turns COUNT rows of COUNT floats, `stride` apart, into as many columns, `to_stride` apart.
     ///

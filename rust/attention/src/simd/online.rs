@@ -7,7 +7,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
-use super::exp::{exp, exp_near};
+use super::exp::{exp, exp_normal};
 use super::kernel::num;
 use super::lanes::Lanes;
 use super::vectors::Vectors;
@@ -82,7 +82,7 @@ pub(super) unsafe fn advance<V: Lanes, const M: usize>(
     unsafe {
         let (zero, one) = (V::splat(num(0.0)), V::splat(num(1.0)));
         let hidden = V::splat(num(f64::NEG_INFINITY));
-        let far = V::splat(<V::Scalar as Vectors>::EXP.lowest);
+        let far = V::splat(<V::Scalar as Vectors>::EXP.normal);
         let mut block = Block { shifts: [zero; M], hides: false, reaches: false, rescales: false };
         for m in 0..M {
             let at = m * V::COUNT;
@@ -107,7 +107,7 @@ pub(super) struct Block<V, const M: usize> {
     shifts: [V; M],
     /// Whether a slot is hidden.
     pub hides: bool,
-    /// Whether a score is so far below the largest that `exp` must look out for it, or hidden.
+    /// Whether a score is so far below the largest that its exponential is no normal number, or hidden.
     reaches: bool,
     /// Whether a factor is not 1.
     pub rescales: bool,
@@ -162,7 +162,7 @@ unsafe fn exponentials_of<V: Lanes, const M: usize, const REACHES: bool>(
                 let e = if REACHES {
                     x.select_equal(hidden, V::splat(num(-0.0)), exp(below))
                 } else {
-                    exp_near(below)
+                    exp_normal(below)
                 };
                 e.store(slot);
                 totals[m] = totals[m].add(e);
@@ -222,7 +222,12 @@ pub(super) unsafe fn rescale<V: Lanes, const M: usize>(
     }
 }
 
-/// Divides `sums` (n, R) by `divisors` (R).
+/// Divides `sums` (n, R) by `divisors` (R), each of which is 1, more, or NaN.
+///
+/// A division takes a processor as long as 16 products. So a quotient is the product with the reciprocal, corrected by
+/// what it leaves over: rounded as a division would be. Source: Markstein, "Computation of elementary functions on the
+/// IBM RISC System/6000 processor", 1990. Where a sum is infinite nothing sensible is left over, and the product stands.
+/// What is left over is known only to a product that is fused with its sum.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, and the slices have these sizes.
@@ -232,12 +237,27 @@ pub(super) unsafe fn divide<V: Lanes, const M: usize>(
     divisors: &[V::Scalar],
 ) {
     debug_assert!(divisors.len() == M * V::COUNT);
-    for lanes in sums.chunks_exact_mut(M * V::COUNT) {
-        for at in (0..M * V::COUNT).step_by(V::COUNT) {
-            // SAFETY: at + COUNT <= M · COUNT; the caller vouches for the instruction set.
-            unsafe {
-                let sum = V::load(lanes.as_ptr().add(at));
-                sum.div(V::load(divisors.as_ptr().add(at))).store(lanes.as_mut_ptr().add(at));
+    // SAFETY: m < M, a line of R numbers is M registers; the caller vouches for the instruction set.
+    unsafe {
+        let (zero, one) = (V::splat(num(0.0)), V::splat(num(1.0)));
+        let (mut negative, mut reciprocals) = ([zero; M], [zero; M]);
+        for m in 0..M {
+            let divisor = V::load(divisors.as_ptr().add(m * V::COUNT));
+            (negative[m], reciprocals[m]) = (zero.sub(divisor), one.div(divisor));
+        }
+        for line in sums.chunks_exact_mut(M * V::COUNT) {
+            for m in 0..M {
+                let slot = line.as_mut_ptr().add(m * V::COUNT);
+                let sum = V::load(slot);
+                let quotient = if V::FUSED {
+                    let product = sum.mul(reciprocals[m]);
+                    let left = product.mul_add(negative[m], sum);
+                    let quotient = left.mul_add(reciprocals[m], product);
+                    quotient.select_equal(quotient, quotient, product)
+                } else {
+                    sum.div(V::load(divisors.as_ptr().add(m * V::COUNT)))
+                };
+                quotient.store(slot);
             }
         }
     }

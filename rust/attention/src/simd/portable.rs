@@ -9,7 +9,7 @@ use super::lanes::Lanes;
 
 /// N floats.
 #[derive(Debug, Clone, Copy)]
-pub struct Array<T, const N: usize>([T; N]);
+pub struct Array<T, const N: usize>(pub(super) [T; N]);
 
 macro_rules! portable {
     (
@@ -31,6 +31,7 @@ macro_rules! portable {
             type Scalar = $scalar;
             const COUNT: usize = $count;
             const BLOCK: usize = 2;
+            const FUSED: bool = false;
 
             #[inline(always)]
             unsafe fn splat(x: $scalar) -> Self {
@@ -151,6 +152,14 @@ macro_rules! portable {
                 for (x, n) in self.0.iter_mut().zip(n.0) {
                     let half = (n * 0.5 + $round) - $round;
                     *x = *x * Self::power_of_two(half) * Self::power_of_two(n - half);
+                }
+                self
+            }
+
+            #[inline(always)]
+            fn mul_normal_power_of_two(mut self, n: Self) -> Self {
+                for (x, n) in self.0.iter_mut().zip(n.0) {
+                    *x *= Self::power_of_two(n);
                 }
                 self
             }

@@ -1,16 +1,18 @@
-//! The `threads` rung of `sdpa`: the queries of the [simd rung](super), piece by piece, on as many threads as are granted.
+//! The `threads` rung of `sdpa`: the queries of the [simd rung](super), piece by piece, on as many threads as are
+//! granted.
 //!
 //! What it changes, beside that rung:
-//! - A piece is some query heads of one group, or some queries of one head: 128 rows, if there are as many. It is an
+//! - A piece is some query heads of one group, or some queries of one head: 128 rows or a few times that. It is an
 //!   attention of its own. Threads take piece after piece until there is none, so that a slow one takes fewer.
-//! - The keys are never split. On one tier a query gets the same bits whatever else is in its call, so these are the
-//!   bits of the simd rung, on any number of threads (`tests/threads.rs`). A step of decoding has B · Hkv pieces; more
-//!   threads than that have nothing to do.
+//! - Where a head has few rows, as in decode, a piece is a segment of its keys. How many segments there are depends
+//!   on the number of keys alone, also in the simd rung, and they are put together in their order: these are the bits
+//!   of that rung, on any number of threads (`tests/threads.rs`).
 //! - Threads begin and end with the call, which takes tens of microseconds: a call that is over before that stays on
 //!   the one that it came on.
 //!
-//! What two threads gain on two processors: 1.86 times at 2048 queries and keys, causal too, and in decode of 4096;
-//! nothing at 512, where a call takes a few milliseconds (`cargo run --release --example rungs`).
+//! What two threads gain on two processors: 1.86 times at 2048 queries and keys, causal too, and in decode of 4096; 1.6 at
+//! 512, where a call takes a few milliseconds (`cargo run --release --example rungs`). There a call was 1.3 times as fast
+//! once a thread kept its buffers from piece to piece, and 1.15 times at 256 (in turns with the commit before, best times).
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -18,7 +20,8 @@ use std::thread;
 
 use ndarray::{Array3, Array4, ArrayRef4, CowArray, Ix4, s};
 
-use super::attend::Call;
+use super::attend::{Call, finish_head};
+use super::decode::Partial;
 use super::tier::Tier;
 use crate::checks::check_threads;
 use crate::errors::Result;
@@ -26,9 +29,15 @@ use crate::float::Float;
 use crate::masks::{Mask, Offset};
 use crate::sdpa::Sdpa;
 
-/// Rows of a piece: whole tiles of every tier, and enough of them that a piece takes longer than its share of what is
-/// not attention, few enough that the last one is not waited for long.
+/// Rows of a small piece: whole tiles of every tier, and enough of them that a piece takes longer than its share of what
+/// is not attention.
 const ROWS: usize = 128;
+
+/// Small pieces in a large one: the tiles of a wave share what they bring into the cache.
+const MOST: usize = 4;
+
+/// Pieces that each thread has at least, if there are as many, so that the last one is not waited for long.
+const EACH: usize = 8;
 
 /// Multiplications below which a call is not shared: about the time in which a thread begins.
 const SMALL: usize = 1 << 20;
@@ -70,21 +79,32 @@ pub fn sdpa_threads<T: Float>(
     if threads == 1 || products < SMALL {
         return Ok(T::attend(&call));
     }
+    if call.is_few() {
+        let (k, v) = (in_rows(k), in_rows(v));
+        return Ok(attend_few(&Call { k: &k, v: &v, ..call }, threads));
+    }
     let (k, v) = (in_blocks(k), in_blocks(v)); // once, not for each piece
     let call = Call { k: &k, v: &v, ..call };
     let (mut output, mut lse) =
         (Array4::zeros((batch, hq, tq, dv)), Array3::zeros((batch, hq, tq)));
     let pieces = pieces(
         &call,
+        threads,
         output.as_slice_mut().expect("standard layout"),
         lse.as_slice_mut().expect("standard layout"),
     );
+    share(threads, pieces, |piece| attend_piece(&call, piece));
+    Ok((output, lse))
+}
+
+/// Does every piece of work, on so many threads at most.
+fn share<P: Send>(threads: usize, pieces: Vec<P>, one: impl Fn(P) + Sync) {
     let helpers = threads.min(pieces.len()).saturating_sub(1);
     let pieces = Mutex::new(pieces.into_iter());
     let work = || {
         let next = || pieces.lock().expect("no thread ends while it takes a piece").next();
         while let Some(piece) = next() {
-            attend_piece(&call, piece);
+            one(piece);
         }
     };
     thread::scope(|scope| {
@@ -94,15 +114,48 @@ pub fn sdpa_threads<T: Float>(
         }
         work();
     });
-    Ok((output, lse))
+}
+
+/// The segments of keys of all heads, for few rows, which are then put together in their order.
+fn attend_few<T: Float>(call: &Call<'_, T>, threads: usize) -> (Array4<T>, Array3<T>) {
+    let ((batch, hq, tq, _), (_, hkv, _, dv)) = (call.q.dim(), call.v.dim());
+    let shares = call.segments();
+    let mut partials: Vec<Option<Partial<T>>> = shares.iter().map(|_| None).collect();
+    let pieces = shares.iter().cloned().zip(&mut partials).collect();
+    share(threads, pieces, |(share, partial)| *partial = Some(T::attend_segment(call, share)));
+
+    let (mut output, mut lse) =
+        (Array4::zeros((batch, hq, tq, dv)), Array3::zeros((batch, hq, tq)));
+    let rows = hq / hkv * tq; // G · Tq
+    let heads = (0..batch).flat_map(|b| (0..hkv).map(move |kv| (b, kv)));
+    let lines = lse.as_slice_mut().expect("standard layout").chunks_exact_mut(rows);
+    let mut output_left = output.as_slice_mut().expect("standard layout");
+    let mut all = shares.iter().zip(partials).peekable();
+    for ((b, kv), lse) in heads.zip(lines) {
+        let own;
+        (own, output_left) = output_left.split_at_mut(rows * dv);
+        let own_partials = std::iter::from_fn(|| {
+            all.next_if(|(share, _)| (share.b, share.kv) == (b, kv))
+                .map(|(_, partial)| partial.expect("every piece is done"))
+        });
+        finish_head(call, (b, kv), own_partials, own, lse);
+    }
+    (output, lse)
 }
 
 /// All rows, in their order.
-fn pieces<'a, T>(call: &Call<'_, T>, output: &'a mut [T], lse: &'a mut [T]) -> Vec<Piece<'a, T>> {
+fn pieces<'a, T>(
+    call: &Call<'_, T>,
+    threads: usize,
+    output: &'a mut [T],
+    lse: &'a mut [T],
+) -> Vec<Piece<'a, T>> {
     let ((batch, hq, tq, _), (_, hkv, _, dv)) = (call.q.dim(), call.v.dim());
     let group = hq / hkv.max(1); // G
-    let heads = (ROWS / tq.max(1)).clamp(1, group.max(1));
-    let queries = if heads == 1 { ROWS } else { tq };
+    let most = batch * hq * tq / ROWS / EACH / threads;
+    let rows = ROWS * most.clamp(1, MOST);
+    let heads = (rows / tq.max(1)).clamp(1, group.max(1));
+    let queries = if heads == 1 { rows } else { tq };
     let (mut output, mut lse, mut all) = (output, lse, vec![]);
     for (b, kv) in (0..batch).flat_map(|b| (0..hkv).map(move |kv| (b, kv))) {
         for heads in parts(kv * group..(kv + 1) * group, heads) {
@@ -157,4 +210,10 @@ fn attend_piece<T: Float>(call: &Call<'_, T>, piece: Piece<'_, T>) {
 fn in_blocks<T: Float>(x: &ArrayRef4<T>) -> CowArray<'_, T, Ix4> {
     let first = x.slice(s![..x.dim().0.min(1), ..x.dim().1.min(1), .., ..]);
     if first.is_standard_layout() { x.view().into() } else { x.as_standard_layout() }
+}
+
+/// The same with the channels of each key or value next to each other, copied only where they are not.
+fn in_rows<T: Float>(x: &ArrayRef4<T>) -> CowArray<'_, T, Ix4> {
+    let beside = x.dim().3 < 2 || x.strides()[3] == 1;
+    if beside { x.view().into() } else { x.as_standard_layout() }
 }

@@ -14,7 +14,7 @@ const VARIABLE: &str = "ROSETTA_SIMD_TIER";
 pub enum Tier {
     /// AVX-512F: 16 f32 or 8 f64 in a register.
     Avx512,
-    /// AVX2 and FMA: 8 f32 or 4 f64 in a register.
+    /// AVX2, FMA and F16C: 8 f32 or 4 f64 in a register.
     Avx2,
     /// What every processor of the target has.
     Portable,
@@ -30,7 +30,11 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx512 | Self::Avx2 => false,
             Self::Portable => true,

@@ -5,9 +5,10 @@ use std::ops::Range;
 use ndarray::{ArrayRef1, ArrayView4, s};
 
 use super::attend::Call;
+use super::buffer::Buffer;
 use crate::float::Float;
 use crate::masks::Mask;
-use crate::sdpa::softcap;
+use crate::sdpa::{Sdpa, softcap};
 
 /// Keys that are scored, exponentiated and weighed before the next ones. Blocks start at multiples of it, whatever
 /// the rows see, so that the order of a row's sums depends on nothing else. 256 x 64 f32 scores are 64 KiB, in L2.
@@ -43,6 +44,15 @@ impl Rows {
     }
 }
 
+/// The slots of a cache that a query sees by its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// From the first to the last.
+    pub own: Range<usize>,
+    /// Those of them that it does not see: in a rotating cache, between what stays and the window.
+    pub but: Range<usize>,
+}
+
 /// Where the slot of key j and row r stands: at j · key + r · row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Layout {
@@ -54,30 +64,32 @@ pub(super) struct Layout {
 #[derive(Debug, Default)]
 pub(super) struct Tile<T> {
     layout: Layout,
-    /// (R): the keys that a row sees by its position
+    /// (R): the keys that a row sees by its position; empty where all see all
     intervals: Vec<Range<usize>>,
+    /// (R), or none: what of them it does not see all the same
+    gaps: Vec<Range<usize>>,
     /// The keys that all rows see by their positions.
     common: Range<usize>,
     /// Scaled: (D, R) or (R, D)
-    pub queries: Vec<T>,
+    pub queries: Buffer<T>,
     /// Of one block of keys, in the layout: scores, then exponentials
-    pub scores: Vec<T>,
+    pub scores: Buffer<T>,
     /// (Dv, R) or (R, Dv)
-    pub sums: Vec<T>,
+    pub sums: Buffer<T>,
     /// A few keys or values, in the order that a kernel wants
-    pub turned: Vec<T>,
+    pub turned: Buffer<T>,
     /// (R): the logit that joins the sum and has no value; -inf = none
-    pub sinks: Vec<T>,
+    pub sinks: Buffer<T>,
     /// (R): the largest score so far
-    pub top: Vec<T>,
+    pub top: Buffer<T>,
     /// (R): the sum of the exponentials so far
-    pub total: Vec<T>,
+    pub total: Buffer<T>,
     /// (R): what the sums are multiplied by when `top` has grown
-    pub factors: Vec<T>,
+    pub factors: Buffer<T>,
 }
 
 /// How many numbers a tile needs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sizes {
     pub rows: usize,
     pub queries: usize,
@@ -89,11 +101,34 @@ impl<T: Float> Tile<T> {
     /// Finds the keys that some row of the tile sees.
     pub fn reach(&mut self, mask: &Mask<'_>, rows: Rows, tk: usize) -> Range<usize> {
         self.intervals.clear();
-        if mask.causal || mask.window.is_some() || mask.kv_lengths.is_some() {
-            self.intervals.extend(rows.each().map(|(_, _, i)| mask.interval(rows.b, i, tk)));
-        } else {
-            self.intervals.resize(rows.count, 0..tk);
+        self.gaps.clear();
+        if !mask.causal && mask.window.is_none() && mask.kv_lengths.is_none() {
+            self.common = 0..tk;
+            return 0..tk;
         }
+        self.intervals.extend(rows.each().map(|(_, _, i)| mask.interval(rows.b, i, tk)));
+        self.span(tk)
+    }
+
+    /// `reach` where query i sees the keys of `seen(i)`.
+    pub fn reach_of(
+        &mut self,
+        rows: Rows,
+        tk: usize,
+        seen: &dyn Fn(usize) -> Seen,
+    ) -> Range<usize> {
+        self.intervals.clear();
+        self.gaps.clear();
+        for (_, _, i) in rows.each() {
+            let Seen { own, but } = seen(i);
+            self.intervals.push(own);
+            self.gaps.push(but);
+        }
+        self.span(tk)
+    }
+
+    /// The keys that some row sees, and those that all of them do.
+    fn span(&mut self, tk: usize) -> Range<usize> {
         let (mut reach, mut common) = (0..0, 0..tk);
         for own in &self.intervals {
             common = common.start.max(own.start)..common.end.min(own.end);
@@ -105,14 +140,31 @@ impl<T: Float> Tile<T> {
                 };
             }
         }
-        self.common = common;
+        let gapless = self.gaps.iter().all(Range::is_empty);
+        self.common = if gapless { common } else { 0..0 };
         reach
+    }
+
+    /// What its large buffers take.
+    pub fn bytes(&self) -> usize {
+        [&self.queries, &self.scores, &self.sums, &self.turned].map(Buffer::bytes).iter().sum()
+    }
+
+    /// How many of these keys, from the first on, some of the first `rows` rows see by their positions: none of them
+    /// sees any of the others.
+    pub fn seen(&self, keys: &Range<usize>, rows: usize) -> usize {
+        if keys.end <= self.common.end {
+            return keys.len();
+        }
+        let ends =
+            self.intervals.iter().take(rows).filter(|own| !own.is_empty()).map(|own| own.end);
+        ends.max().unwrap_or(0).clamp(keys.start, keys.end) - keys.start
     }
 
     /// Makes room; nothing is known of any key yet.
     pub fn start(&mut self, sinks: Option<&ArrayRef1<T>>, rows: Rows, sizes: Sizes) {
-        self.queries.resize(sizes.queries, T::zero());
-        self.turned.resize(sizes.turned, T::zero());
+        self.queries.resize(sizes.queries);
+        self.turned.resize(sizes.turned);
         for (buffer, size, value) in [
             (&mut self.sums, sizes.sums, T::zero()),
             (&mut self.total, sizes.rows, T::zero()),
@@ -120,8 +172,7 @@ impl<T: Float> Tile<T> {
             (&mut self.top, sizes.rows, T::neg_infinity()),
             (&mut self.sinks, sizes.rows, T::neg_infinity()),
         ] {
-            buffer.clear();
-            buffer.resize(size, value);
+            buffer.become_all(size, value);
         }
         if let Some(sinks) = sinks {
             rows.each().for_each(|(r, h, _)| self.sinks[r] = sinks[h]);
@@ -131,16 +182,26 @@ impl<T: Float> Tile<T> {
     /// Makes room for the scores of a block, `size` numbers that the kernel writes before they are read.
     pub fn room(&mut self, layout: Layout, size: usize) {
         self.layout = layout;
-        self.scores.resize(size, T::zero());
+        self.scores.resize(size);
     }
 
     /// Softcap, bias and masks of the scores of these keys. Returns whether there are any.
     pub fn alter(&mut self, call: &Call<'_, T>, rows: Rows, keys: &Range<usize>) -> bool {
         let ((batch, hq, tq, _), tk) = (call.q.dim(), call.k.dim().2);
-        let (table, options) = ((batch, hq, tq, tk), call.options);
+        self.alter_slots(call.options, (batch, hq, tq, tk), rows, keys)
+    }
+
+    /// `alter`, with the sizes (B, Hq, Tq, Tk) of tables of slots.
+    pub fn alter_slots(
+        &mut self,
+        options: &Sdpa<'_, T>,
+        table: (usize, usize, usize, usize),
+        rows: Rows,
+        keys: &Range<usize>,
+    ) -> bool {
         if let Some(c) = options.softcap {
             let c = T::from_f64(c);
-            for score in &mut self.scores {
+            for score in self.scores.iter_mut() {
                 *score = softcap(*score, c);
             }
         }
@@ -162,6 +223,7 @@ impl<T: Float> Tile<T> {
         let hides = keys.start < self.common.start || keys.end > self.common.end;
         if hides {
             self.hide(keys);
+            self.hide_gaps(keys);
         }
         hides || options.softcap.is_some() || options.bias.is_some() || options.mask.keep.is_some()
     }
@@ -176,6 +238,16 @@ impl<T: Float> Tile<T> {
             let start = own.start.clamp(keys.start, keys.end);
             let end = own.end.clamp(start, keys.end);
             for j in (keys.start..start).chain(end..keys.end) {
+                let slot = (j - keys.start) * self.layout.key + r * self.layout.row;
+                self.scores[slot] = T::neg_infinity();
+            }
+        }
+    }
+
+    /// Hides what a row does not see within its interval.
+    fn hide_gaps(&mut self, keys: &Range<usize>) {
+        for (r, gap) in self.gaps.iter().enumerate() {
+            for j in gap.start.max(keys.start)..gap.end.min(keys.end) {
                 let slot = (j - keys.start) * self.layout.key + r * self.layout.row;
                 self.scores[slot] = T::neg_infinity();
             }

@@ -7,32 +7,46 @@
 use std::ops::Range;
 
 use super::attend::{Call, Head};
+use super::buffer::Buffer;
 use super::lanes::Lanes;
 use super::tile::{Layout, Rows, Sizes, Tile, blocks};
 use super::{kernel, online};
+use crate::float::Float;
 
 /// Tiles of a wave. With D = 128 and f32 each has 64 KiB of queries and sums; so many of them, the scores of one, and a
 /// block of keys and values, 256 KiB, leave half of an L2 of 2 MiB free.
 pub(super) const WAVE: usize = 8;
 
-/// Buffers, kept from wave to wave.
+/// What a thread keeps from call to call at most: with f32, the buffers of a full wave of D = Dv = 256.
+const MOST_KEPT: usize = 5 << 18;
+
+/// Buffers, kept from wave to wave, and by a thread from call to call: a piece of a shared call, or a small call, takes
+/// about as long as it takes to get memory for them from the system.
 #[derive(Debug)]
-pub(super) struct Wave<T> {
+pub struct Wave<T> {
     tiles: Vec<Tile<T>>,
     /// Of each tile, the keys that some row of it sees.
     reaches: Vec<Range<usize>>,
     /// Of the tile that is at work.
-    scores: Vec<T>,
+    scores: Buffer<T>,
 }
 
-impl<T: Default> Wave<T> {
-    pub fn new() -> Self {
-        Self { tiles: vec![Tile::default()], reaches: Vec::new(), scores: Vec::new() }
+impl<T: Float> Wave<T> {
+    /// The buffers that this thread has kept, or new ones.
+    pub fn take() -> Self {
+        T::kept().take().unwrap_or_else(|| Self {
+            tiles: vec![Tile::default()],
+            reaches: Vec::new(),
+            scores: Buffer::default(),
+        })
     }
 
-    /// The buffers of a tile that is alone.
-    pub fn alone(&mut self) -> &mut Tile<T> {
-        &mut self.tiles[0]
+    /// Leaves the buffers to the next call on this thread, unless they are large.
+    pub fn keep(self) {
+        let of_tiles: usize = self.tiles.iter().map(Tile::bytes).sum();
+        if of_tiles + self.scores.bytes() <= MOST_KEPT {
+            T::kept().set(Some(self));
+        }
     }
 }
 
@@ -86,7 +100,7 @@ pub(super) unsafe fn some_tiles<V: Lanes, const M: usize>(
         let (start, end) = (n * width, n * width + rows.count);
         tile.divisors(&mut lse[start..end]);
         let output = &mut output[start * dv..end * dv];
-        let (from, to) = (tile.sums.as_mut_slice(), output.as_mut_ptr());
+        let (from, to) = (&mut tile.sums[..], output.as_mut_ptr());
         // SAFETY: `from` has a line of `width` for each channel, `output` one of Dv for each row; the caller vouches
         // for the instruction set.
         unsafe {
@@ -139,8 +153,9 @@ unsafe fn advance<V: Lanes, const M: usize>(
     let v = &head.v[keys.start * dv..keys.end * dv];
     // SAFETY: `room` and `begin` made buffers of these sizes; the caller vouches for the instruction set.
     unsafe {
-        let mut extremes =
-            kernel::scores::<V, M>(&tile.queries, k, d, &mut tile.scores, v.as_ptr());
+        let seen = tile.seen(keys, width / 2);
+        let Tile { queries, scores, .. } = &mut *tile;
+        let mut extremes = kernel::scores::<V, M>(queries, (k, seen), d, scores, v.as_ptr());
         if tile.alter(call, rows, keys) {
             extremes = online::extremes::<V, M>(&tile.scores);
         }
@@ -149,6 +164,6 @@ unsafe fn advance<V: Lanes, const M: usize>(
         if follows && block.rescales {
             online::rescale::<V, M>(sums, factors);
         }
-        kernel::weighted_sum::<V, M>(scores, &block, v, dv, total, sums);
+        kernel::weighted_sum::<V, M>(scores, &block, (v, seen), dv, total, sums);
     }
 }
