@@ -1,8 +1,13 @@
 """The op `kv_cache` of a port: scripts of steps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from ports import APPEND, ATTEND, CACHE, column, load
+from ports import APPEND, ATTEND, CACHE, Driver, column, load
+
+from rosetta_port import CacheRung, numpy_port
+from rosetta_port.errors import Unsupported
 
 INF = np.inf
 
@@ -134,3 +139,89 @@ def test_has_the_dtype_of_the_first_append(driver):
     assert load(driver.outputs)["a"].dtype == np.float64
     answer = script(driver, [APPEND, ATTEND], {"q": wide["q"]})
     assert answer["steps"] == ["ok", "dtype_mismatch"]
+
+
+# Steps before the clock starts
+
+
+def bench(driver, steps, **config):
+    arrays = {"q": column([0]), "k": column([1, 1]), "v": column([2, 4])}
+    driver.outputs.unlink(missing_ok=True)
+    return driver.ask(
+        cmd="bench",
+        op="kv_cache",
+        inputs=driver.inputs(**arrays),
+        outputs=str(driver.outputs),
+        config=CACHE | {"steps": steps} | config,
+        samples=2,
+        warmup=1,
+    )
+
+
+def test_what_is_untimed_happens_once(driver):
+    steps = [APPEND, APPEND, ATTEND, {"do": "stats", "out": "s"}]
+    answer = bench(driver, steps, untimed=2, capacity=4)
+    assert answer["status"] == "ok", answer
+    assert answer["steps"] == ["ok"] * 4
+    assert len(answer["samples_ns"]) == 2
+    written = load(driver.outputs)
+    assert (written["a"].item(), written["s.positions"].tolist()) == (3, [4])
+    assert bench(driver, steps, untimed=0)["status"] == "ok"
+    assert (
+        script(driver, [APPEND, ATTEND], config={"untimed": 99})["status"] == "ok"
+    )  # run does not look at it
+
+
+def test_only_steps_that_change_nothing_are_done_again(driver):
+    for untimed in (3, -1, 0.5, "1"):
+        driver.refused(bench(driver, [APPEND, ATTEND], untimed=untimed), "invalid_config")
+    driver.refused(bench(driver, [APPEND, ATTEND, APPEND], untimed=1), "invalid_config")
+
+
+# A rung of attends
+
+
+@pytest.fixture
+def rung(tmp_path):
+    """A port whose cache has a second rung, which does no cache without a capacity; and what went through it."""
+    went = []
+
+    def check(cache):
+        if cache.capacity is None:
+            raise Unsupported("grow")
+
+    def attend(cache, q, **options):
+        went.append("attend")
+        steps = cache.attend_steps(q, **options)
+        return steps.output, steps.lse
+
+    def append_attend(cache, k, v, q, **options):
+        went.append("append_attend")
+        steps = cache.append_attend(k, v, q, **options)
+        return steps.output, steps.lse
+
+    variants = {"quick": CacheRung(check, attend, append_attend)}
+    return Driver(replace(numpy_port.LIBRARY, cache_variants=variants), tmp_path), went
+
+
+def test_attends_of_a_script_go_through_the_rung_that_is_asked_for(rung):
+    driver, went = rung
+    assert driver.port.library.ops()["kv_cache"]["variants"] == ["naive", "quick"]
+    steps = [APPEND, ATTEND | {"lse": "l"}, APPEND | ATTEND | {"do": "append_attend", "out": "b"}]
+    sized = {"capacity": 4}
+    assert script(driver, steps, config=sized)["steps"] == ["ok"] * 3
+    first = load(driver.outputs)
+    assert not went
+    assert script(driver, steps, config=sized, variant="quick")["steps"] == ["ok"] * 3
+    again = load(driver.outputs)
+    assert went == ["attend", "append_attend"]
+    assert {name: x.tolist() for name, x in first.items()} == {name: x.tolist() for name, x in again.items()}
+
+
+def test_what_the_rung_does_not_do_is_refused_before_any_step(rung):
+    driver, went = rung
+    steps = [APPEND, {"do": "save", "file": "x.safetensors"}, ATTEND]
+    driver.refused(script(driver, steps, variant="quick"), "grow")
+    assert not went
+    assert not (driver.folder / "x.safetensors").exists()
+    driver.refused(script(driver, steps, variant="other"), "variant.other")

@@ -11,7 +11,7 @@ from .cache_kinds import Kind
 from .cache_policy import policy_object
 from .config import named_tensor, step_options
 from .errors import InvalidConfig, InvalidRequest
-from .library import Library
+from .library import CacheRung, Library
 from .read import boolean, integer, text, whole
 from .tensors import DTYPES, Tensors, require
 
@@ -26,7 +26,8 @@ Written = dict[str, Any]
 class Script:
     """The caches of a script that is being replayed, by name.
 
-    dtype: of all of them. typed: whether an append or a file has settled it. folder: for relative paths.
+    dtype: of all of them. typed: whether an append or a file has settled it. folder: for relative paths. rung: what
+    their attends go through; None = their own method.
     """
 
     library: Library
@@ -35,6 +36,7 @@ class Script:
     tensors: Tensors
     dtype: str
     folder: Path | None
+    rung: CacheRung | None = None
     typed: bool = False
     caches: dict[str, Any] = field(default_factory=dict)
 
@@ -100,11 +102,18 @@ def _attend(script: Script, step: Step) -> Written:
     q, out = script.tensor(step, "q"), _name(step, "out")
     script.take_type(step, "q")
     options = step_options(script.library, step, script.tensors)
-    if step.get("lse") is None:
+    lse = None if step.get("lse") is None else _name(step, "lse")
+    if script.rung is not None:
+        return _given(out, lse, script.rung.attend(script.cache(step), q, **options))
+    if lse is None:
         return {out: script.cache(step).attend(q, **options)}
-    lse = _name(step, "lse")
     steps = script.cache(step).attend_steps(q, **options)
     return {out: steps.output, lse: steps.lse}
+
+
+def _given(out: str, lse: str | None, result: tuple[Any, Any]) -> Written:
+    """Output and log-sum-exp under the names that the step has for them."""
+    return {out: result[0]} if lse is None else {out: result[0], lse: result[1]}
 
 
 def _append_attend(script: Script, step: Step) -> Written:
@@ -112,9 +121,13 @@ def _append_attend(script: Script, step: Step) -> Written:
     q, out = script.tensor(step, "q"), _name(step, "out")
     lse = None if step.get("lse") is None else _name(step, "lse")
     options |= step_options(script.library, step, script.tensors)
-    steps = script.cache(step).append_attend(*new, q, **options)
+    if script.rung is not None:
+        result = script.rung.append_attend(script.cache(step), *new, q, **options)
+    else:
+        steps = script.cache(step).append_attend(*new, q, **options)
+        result = steps.output, steps.lse
     script.typed = True
-    return {out: steps.output} | ({} if lse is None else {lse: steps.lse})
+    return _given(out, lse, result)
 
 
 def _truncate(script: Script, step: Step) -> Written:

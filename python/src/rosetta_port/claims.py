@@ -15,6 +15,7 @@ SCRIPT = [
     "truncate",
     "reset",
     "read",
+    "untimed",
 ]
 LATER = ["dropout", "rope", "positions", "qk_norm", "packed", "head_mask", "mean_weights"]
 BLOCK = [

@@ -2,6 +2,7 @@
 
 use ndarray::{ArrayView1, ArrayViewD, CowArray, Ix1, IxDyn};
 use numpy::{PyReadonlyArrayDyn, PyUntypedArray};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
 use rosetta_attention::AttentionError::InvalidConfig;
@@ -73,13 +74,18 @@ pub struct MaskViews<'a> {
 
 impl<'py> MaskArguments<'py> {
     pub fn extract(function: &'static str, mask: &Object<'py>) -> PyResult<Self> {
+        let py = mask.py();
         Ok(Self {
             function,
-            keep: optional_array(function, "mask", &mask.getattr("keep")?)?,
-            causal: flag(function, "causal", &mask.getattr("causal")?)?,
-            window: optional_window(function, &mask.getattr("window")?)?,
-            kv_lengths: optional_array(function, "kv_lengths", &mask.getattr("kv_lengths")?)?,
-            q_offset: optional_start(function, &mask.getattr("q_offset")?)?,
+            keep: optional_array(function, "mask", &mask.getattr(intern!(py, "keep"))?)?,
+            causal: flag(function, "causal", &mask.getattr(intern!(py, "causal"))?)?,
+            window: optional_window(function, &mask.getattr(intern!(py, "window"))?)?,
+            kv_lengths: optional_array(
+                function,
+                "kv_lengths",
+                &mask.getattr(intern!(py, "kv_lengths"))?,
+            )?,
+            q_offset: optional_start(function, &mask.getattr(intern!(py, "q_offset"))?)?,
         })
     }
 

@@ -15,7 +15,7 @@ use crate::arrays::{
 use crate::errors::{refuse, released};
 use crate::eviction::{self, PolicyArguments, PolicyObjects};
 use crate::quantised::{CodeObjects, code_objects};
-use crate::sdpa::{StepObjects, step_objects};
+use crate::sdpa::{StepObjects, step_objects, tier_of};
 
 /// `rosetta_attention_rs._rust.Cache`. Readers share the lock, writers have it alone; it is taken only where the
 /// GIL has been released, so that the two cannot wait for each other.
@@ -89,6 +89,9 @@ macro_rules! with_cache {
 /// name, type, shape, bytes.
 type ColumnObjects<'py> = (&'static str, String, Vec<usize>, Object<'py>);
 
+/// output, lse.
+type OutputLse<'py> = (Object<'py>, Object<'py>);
+
 /// lengths, padding, tokens.
 type AppendOptions<'py> = (Object<'py>, Object<'py>, Object<'py>);
 
@@ -148,6 +151,50 @@ impl Cache {
                 attend::<S, _>(q, &options, |q, options| read(lock).attend_steps(q, options))?;
             Ok(step_objects::<S>(q.py(), steps))
         })
+    }
+
+    /// (q, (mask, bias, scale, softcap, None, None), tier) -> output, lse
+    fn attend_simd<'py>(
+        &self,
+        q: &Object<'py>,
+        options: Options<'py>,
+        tier: Option<&str>,
+    ) -> PyResult<OutputLse<'py>> {
+        let py = q.py();
+        let tier = tier_of(py, tier)?;
+        with_cache!(self, |lock, S| {
+            let (output, lse) =
+                attend::<S, _>(q, &options, |q, options| read(lock).attend_simd(q, options, tier))?;
+            Ok((give_narrow::<S, _>(py, output), give(py, lse)))
+        })
+    }
+
+    /// (k, v, (lengths, padding, tokens), q, (mask, bias, scale, softcap, None, None), tier) -> output, lse
+    fn append_attend_simd<'py>(
+        &self,
+        k: &Object<'py>,
+        v: &Object<'py>,
+        options: AppendOptions<'py>,
+        q: &Object<'py>,
+        attend_options: Options<'py>,
+        tier: Option<&str>,
+    ) -> PyResult<OutputLse<'py>> {
+        let py = q.py();
+        let tier = tier_of(py, tier)?;
+        with_cache!(self, |lock, S| {
+            let (output, lse) = self.with_new::<S, _>([k, v], &options, |k, v, append| {
+                attend::<S, _>(q, &attend_options, |q, options| {
+                    write(lock).append_attend_simd((k, v), append, q, options, tier)
+                })
+            })?;
+            Ok((give_narrow::<S, _>(py, output), give(py, lse)))
+        })
+    }
+
+    /// Whether `attend_simd` does such a cache.
+    fn check_simd(&self, py: Python<'_>, tier: Option<&str>) -> PyResult<()> {
+        let tier = tier_of(py, tier)?;
+        with_cache!(self, |lock, S| released(py, || read::<S>(lock).check_simd(tier)))
     }
 
     fn truncate(&self, lengths: &Object<'_>) -> PyResult<()> {

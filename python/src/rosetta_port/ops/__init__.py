@@ -38,7 +38,7 @@ def prepare(library: Library, request: dict[str, Any], tensors: Tensors) -> Call
     if want is not None and (not isinstance(want, list) or not all(isinstance(x, str) for x in want)):
         raise InvalidRequest(f"want: expected a list of names, got {want}")
     if op == "kv_cache":
-        return prepare_cache(library, config, tensors, want, request.get("outputs"))
+        return prepare_cache(library, request, config, tensors, want)
     want = ["output"] if want is None else want
     unknown = sorted(set(want) - set(OPS[op].outputs))
     if unknown:

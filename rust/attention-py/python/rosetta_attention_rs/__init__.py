@@ -1,8 +1,9 @@
 """The whole family of attention in Rust, on NumPy arrays.
 
-The API is that of `rosetta_attention`, and `sdpa_simd`, `sdpa_threads` and `varlen_simd` beside it. Arrays of any
-strides are taken as they are, without a copy; results own their memory. The GIL is released during the work, so Python
-threads run in parallel; an array that another thread changes meanwhile gives a mixture of old and new numbers.
+The API is that of `rosetta_attention`, with `sdpa_simd`, `sdpa_threads`, `varlen_simd` and `attend_simd` of caches
+beside it. Arrays of any strides are taken as they are, without a copy; results own their memory. The GIL is released
+during the work, so Python threads run in parallel; an array that another thread changes meanwhile gives a mixture of
+old and new numbers.
 """
 
 from . import eviction

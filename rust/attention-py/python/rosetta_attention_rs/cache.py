@@ -10,6 +10,7 @@ from . import _rust
 from .arrays import Array, Float64Array, IntArray
 from .eviction import Policy, policy_parts
 from .masks import UNMASKED, Mask
+from .merge import OutputLse
 from .rope import Rope
 from .sdpa import Steps
 
@@ -66,6 +67,19 @@ class Cache:
     def attend_steps(self, q: Array, **options: Unpack[AttendOptions]) -> Steps:
         """`attend` with all its intermediates; same arguments and errors."""
         return Steps(*self._cache.attend_steps(q, of_attend(**options)))
+
+    def attend_simd(
+        self, q: Array, *, tier: str | None = None, **options: Unpack[AttendOptions]
+    ) -> OutputLse:
+        """`attend` with vector instructions on what is held, where it lies, and its log-sum-exp.
+
+        tier: as for sdpa_simd. Raises as `attend`, and what `check_simd` does.
+        """
+        return OutputLse(*self._cache.attend_simd(q, of_attend(**options), tier))
+
+    def check_simd(self, tier: str | None = None) -> None:
+        """Raises Unsupported where `attend_simd` does not do such a cache, or this machine no such tier."""
+        self._cache.check_simd(tier)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget from the end: row b keeps its first lengths[b] slots. Raises ShapeMismatch, InvalidConfig."""
@@ -138,6 +152,21 @@ class KeyValueCache(Cache):
     ) -> Steps:
         """`append`, then `attend_steps`; if either fails, nothing has changed."""
         return Steps(*self._cache.append_attend(k, v, (lengths, padding, None), q, of_attend(**options)))
+
+    def append_attend_simd(
+        self,
+        k: Array,
+        v: Array,
+        q: Array,
+        lengths: IntArray | None = None,
+        *,
+        padding: str = "right",
+        tier: str | None = None,
+        **options: Unpack[AttendOptions],
+    ) -> OutputLse:
+        """`append`, then `attend_simd`; if either fails, nothing has changed."""
+        append = (lengths, padding, None)
+        return OutputLse(*self._cache.append_attend_simd(k, v, append, q, of_attend(**options), tier))
 
 
 class EvictingCache(KeyValueCache):

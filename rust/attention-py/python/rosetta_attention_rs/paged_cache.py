@@ -4,6 +4,7 @@ from typing import Unpack
 
 from .arrays import Array, IntArray
 from .cache import AttendOptions, KeyValueCache, of_attend
+from .merge import OutputLse
 from .page_pool import PagePool
 from .rope import Rope
 from .sdpa import Steps
@@ -53,3 +54,19 @@ class PagedCache(KeyValueCache):
     ) -> Steps:
         """`append`, then `attend_steps`; if either fails, nothing has changed."""
         return Steps(*self._cache.append_attend(k, v, (lengths, padding, tokens), q, of_attend(**options)))
+
+    def append_attend_simd(
+        self,
+        k: Array,
+        v: Array,
+        q: Array,
+        lengths: IntArray | None = None,
+        *,
+        padding: str = "right",
+        tokens: IntArray | None = None,
+        tier: str | None = None,
+        **options: Unpack[AttendOptions],
+    ) -> OutputLse:
+        """`append`, then `attend_simd`; if either fails, nothing has changed."""
+        append = (lengths, padding, tokens)
+        return OutputLse(*self._cache.append_attend_simd(k, v, append, q, of_attend(**options), tier))
