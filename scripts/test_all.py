@@ -40,7 +40,7 @@ ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches
 # What one needs of the processor, where it is not what every one has.
 FORCED = ROOT / "conformance/ports/forced"
 NEEDED = {"rust-avx2": {"avx2", "fma"}, "julia-8": {"avx2"}}
-FORCED_ASKED = ["--ops", "sdpa,varlen,kv_cache", "--variant", "simd,wasm", "--dtype", "f32,f64"]
+FORCED_ASKED = ["--ops", "sdpa,varlen,kv_cache", "--variant", "simd,wasm"]
 # The idle threads of BLAS and OpenMP spin, and take the other section's core. A test of threads says how many it wants.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # A section that takes longer hangs, and is ended.

@@ -10,7 +10,7 @@ from test_bench import FAST, MS, TIMED, bench_port, bench_suite
 
 from conformance.bench_file import Sample
 from conformance.bench_plan import Budget
-from conformance.bench_rounds import MOST_REPEATS, check_cell, list_cells, time_case
+from conformance.bench_rounds import MOST_REPEATS, check_cell, list_cells, time_cells
 from conformance.cpu_time import processor_seconds
 from conformance.run import Asker
 from conformance.session import Session
@@ -40,7 +40,7 @@ def time_with(folder: Path, disturbed: int, budget: Budget) -> list[Sample]:
         session.start()
         (question,) = list_cells(session, suite, suite.suite.cases[0])
         entrant = check_cell(session, question, Asker(session, folder), FAST, 0.1)
-        samples = time_case([entrant], FAST, "python", budget)
+        samples = time_cells([entrant], FAST, "python", budget)
         assert entrant.cell.outcome == "pass", entrant.cell.message
         return samples
 

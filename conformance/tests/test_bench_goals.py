@@ -22,6 +22,7 @@ from conformance.bench_goals import (
     MEMORY_LENGTH,
     Goal,
     Share,
+    long_rows,
     reach,
     share_of,
     thread_gains,
@@ -86,7 +87,7 @@ def lines_of(
     lines: list[Any] = [LIMITS]
     for threads, some in ((1, times), (2, twice)):
         for (case, port, variant), rounds in some.items():
-            name, op = f"bench/{case}", "kv_cache" if case.startswith("caches") else "sdpa"
+            name, op = f"bench/{case}", "kv_cache" if case.startswith(("caches", "long")) else "sdpa"
             first = variant == "naive"
             lines.append(
                 Cell(name, op, port, variant, first, "pass", flops=FLOPS, bytes=BYTES, threads=threads)
@@ -192,9 +193,40 @@ def test_memory_is_a_share_of_the_scores_that_are_not_held() -> None:
     scores, tensors = 4 * MEMORY_LENGTH**2, 32 * 2**20  # q, k, v and the output are held in any case
     assert "0.80 % (< 1 %) | reached |" in goals_table(report(memory=tensors + scores // 125))
     assert "2.00 % (< 1 %) | share |" in goals_table(report(memory=tensors + scores // 50))
-    assert "| - (< 1 %) | not measured |" in goals_table(report(memory=tensors - 1))
-    assert "| reached |" not in goals_in_short(report(memory=tensors - 1))
+    assert "0.00 % (< 1 %) | reached |" in goals_table(report(memory=tensors - tensors // 16))
+    assert "| - (< 1 %) | not measured |" in goals_table(report(memory=tensors - tensors // 16 - 1))
+    assert "| reached |" not in goals_in_short(report(memory=tensors - tensors // 16 - 1))
     assert goals_in_short(report(memory=tensors)).count("| reached |") == 1
+
+
+LONG = {
+    ("long-1024/f32", "rust", "simd"): (1e6, 1e6),
+    ("long-1024/int8", "rust", "simd"): (5e5, 5e5),
+    ("long-8192/f32", "rust", "simd"): (8e6, 8e6, 9e6),
+    ("long-8192/int8", "rust", "simd"): (2e6, 4e6, 3e6),
+    ("long-8192/int4", "rust", "simd"): (2e6, 2e6),
+    ("long-8192/bf16", "rust", "simd"): (4e6,),
+}
+
+
+def test_a_narrow_cache_is_compared_with_f32_in_the_same_round() -> None:
+    rows = {(row.past, row.kind): row.ratios for row in long_rows(report(LONG))["rust", "simd"]}
+    assert rows[8192, "int8"] == [4, 2, 3]
+    assert rows[1024, "int8"] == [2, 2]
+    text = goals_table(report(LONG))
+    assert "| Rust `simd`, decode on int8, 8192 tokens |" in text
+    assert "| 3.00 (3) | 2.00 in the lowest round |  | reached |" in text
+    assert "| 4.00 (4.5) | 4.00 in the lowest round |  | mean |" in text
+    assert "decode on bf16" not in text  # has no goal
+    assert "decode on int8, 1024" not in text
+    table = render(report(LONG))["long pasts"].splitlines()
+    assert table[0] == "| | rust `simd`, 1024 tokens | rust `simd`, 8192 tokens |"
+    assert table[2] == "| f32 | 1000 µs, 10.0 GB/s (1.00) | 8000 µs, 1.25 GB/s (1.00) |"
+    assert table[-1] == "| bf16 | - | 4000 µs, 2.50 GB/s (2.00) |"
+
+
+def test_without_a_long_past_the_goal_says_so() -> None:
+    assert "| decode on caches of codes | f32 | 0 | - | - |  | not in the report |" in goals_table(report())
 
 
 def test_the_short_grid_leaves_out_peers_and_says_no_other_is_the_fastest() -> None:

@@ -172,13 +172,15 @@ def test_batch_threads_and_memory_have_curves_of_their_own(tmp_path: Path) -> No
     }
     twice = {("scaling/prefill/2048", "rust", "threads"): (4e6,)}
     found = report(times, twice)
-    memory = [Memory("rust", "simd", n, 512 * n * n) for n in (1024, 4096)]
+    memory = [Memory("rust", "simd", n, 32 * n * n) for n in (4096, 16384)]
+    memory.append(Memory("rust", "blocked", 4096, 0))
     curves = {(c.what, c.variant): c for c in find_curves(msgspec.structs.replace(found, memory=memory))}
     assert curves["batch", "threads"].exponent == pytest.approx(1)
     assert curves["threads", "threads"].times == {1: 8e6, 2: 4e6}
     assert curves["threads", "threads"].exponent == pytest.approx(-1)
     assert ("threads", "naive") not in curves
     assert curves["memory", "simd"].exponent == pytest.approx(2)
+    assert ("memory", "blocked") not in curves  # which used what was there
     out = io.StringIO()
     show_scaling(msgspec.structs.replace(found, memory=memory), Console(file=out, width=200))
     for part in ("B^1.00", "n^-1.00", "512 MiB", "8192 MiB"):

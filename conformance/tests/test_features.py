@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from conformance import cases
+from conformance.cases import bench_caches
 from conformance.features import features
 from conformance.realise import realise
 from conformance.repository import ROOT
@@ -39,6 +40,8 @@ def asked() -> dict[str, set[str]]:
                 inputs, _ = realise(draft, draft.dtypes[0], answers=False)
                 names = features(draft.op, draft.config, inputs, draft.want)
                 found.setdefault(draft.op, set()).update(names)
+    for draft in bench_caches.drafts():  # made where they are timed
+        found["kv_cache"].update(features(draft.op, draft.config, draft.inputs, draft.want))
     return found
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -18,6 +20,7 @@ from test_liars import FOLDER
 
 from conformance.bounds.eviction import find_undecided
 from conformance.case import Suite
+from conformance.cases.cache_script import contiguous
 from conformance.fixtures import LoadedSuite, load_folder
 from conformance.fuzz import cache_twins, twin_check
 from conformance.fuzz.cache_twins import TWINS, Twin
@@ -33,7 +36,7 @@ from conformance.fuzz.draws import Chooser
 from conformance.fuzz.twin_check import check_twin
 from conformance.outcome import Judgement, Result
 from conformance.ports import Port
-from conformance.questions import list_questions
+from conformance.questions import Question, list_questions
 from conformance.realise import realise
 from conformance.run import Asker
 from conformance.session import Session
@@ -160,6 +163,23 @@ def test_every_kind_and_step_is_drawn() -> None:
     expected = {*kinds, "track", "rope_at", "key_groups", "list", *(f"{policy} ok" for policy in policies)}
     assert expected <= set(drawn), expected - set(drawn)
     assert longest >= 60
+
+
+@pytest.mark.parametrize(
+    ("first", "complete", "outcome"),
+    [(False, False, "unsupported"), (True, False, "fail"), (False, True, "fail")],
+)
+def test_a_later_variant_may_refuse_a_twin(tmp_path: Path, first: bool, complete: bool, outcome: str) -> None:
+    draft = contiguous("x").append(2).attend(1).draft("")
+    twin = Twin("any", (draft,), (), cache_twins.BITS)
+    case = write_question(draft, "f32", tmp_path)
+    suite = LoadedSuite(Suite("fuzz", 1, [case]), tmp_path)
+    answer = {"status": "unsupported", "feature": "track"}
+    session: Any = SimpleNamespace(port=port("x"), run=lambda request: answer)
+    asker: Any = SimpleNamespace(request=lambda question, want: {"outputs": str(tmp_path / "out")})
+    question = Question(suite, case, "f32", "simd", first, complete=complete)
+    judgement = check_twin(session, asker, twin, [question]).judgement
+    assert (judgement.outcome, "track" in judgement.message) == (outcome, True)
 
 
 def test_a_broken_twin_is_written_as_two_cases(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.memory import Curve, lowest_before_highest, run_memory
+from conformance.memory import SHORTEST, WARM_PART, Curve, lowest_before_highest, run_memory, warm_length
 from conformance.ports import Port
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells")
@@ -69,3 +69,8 @@ def test_the_exponent_is_that_of_the_two_longest() -> None:
 @pytest.mark.parametrize(("sizes", "lowest"), [([9], 9), ([9, 4, 12, 2], 4), ([9, 10, 5], 9), ([9, 3, 3], 9)])
 def test_what_is_given_back_before_the_highest_is_not_held_by_the_call(sizes: list[int], lowest: int) -> None:
     assert lowest_before_highest(sizes) == lowest
+
+
+def test_calls_before_are_small_beside_the_one_that_is_measured() -> None:
+    assert [warm_length(length) for length in (64, 512, 4096, 32768)] == [SHORTEST, SHORTEST, 256, 2048]
+    assert WARM_PART >= 16

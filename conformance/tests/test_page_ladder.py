@@ -8,7 +8,7 @@ from test_page import Page
 
 from conformance.bench_file import write_line
 from conformance.page import Writer, draw
-from conformance.page_ladder import LADDERS, changes, ladder_pages
+from conformance.page_ladder import LADDERS, changes, ladder_pages, prose
 from conformance.sidebyside import LANGUAGES
 
 PROSE = (
@@ -32,6 +32,19 @@ def test_a_header_says_what_it_changes(key: str) -> None:
     plain = SOURCES[key].replace("What it changes: no", "No")
     assert changes(plain, key) == ["The title.", "No `table`, but tiles."]
     assert changes("x = 1\n", key) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("no `a<b>` but ``c``", "no <code>a&lt;b&gt;</code> but <code>c</code>"),
+        ("a < `b` & c", "a &lt; <code>b</code> &amp; c"),
+        ("one ` alone", "one ` alone"),
+        ("", ""),
+    ],
+)
+def test_what_stands_in_backticks_is_code(text: str, html: str) -> None:
+    assert prose(text) == html
 
 
 @pytest.fixture
@@ -80,6 +93,7 @@ def test_without_a_benchmark_the_code_is_there_all_the_same(root: Path, tmp_path
     drawn = Page(tmp_path / "site" / page.path)
     assert {"naive", "blocked", "flash"} <= drawn.ids
     assert "<sdpa>" in drawn.text  # escaped
+    assert "`" not in drawn.text.partition("Letters:")[0]
     assert "Not timed yet" in drawn.text
 
 

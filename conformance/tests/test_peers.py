@@ -11,7 +11,7 @@ import pytest
 
 from conformance import fixtures
 from conformance.bench_plan import QUICK, Budget
-from conformance.bench_rounds import check_cell, list_cells, time_case
+from conformance.bench_rounds import check_cell, list_cells, time_cells
 from conformance.known_failures import judge_results, read_failures
 from conformance.onnx_suite import suite
 from conformance.outcome import Result
@@ -74,7 +74,7 @@ def test_a_peer_is_timed_and_its_timed_result_is_right(name: str, tmp_path: Path
         (question,) = list_cells(session, kept, gqa)
         entrant = check_cell(session, question, Asker(session, tmp_path), QUICK, 0.1)
         assert entrant.cell.outcome == "pass", entrant.cell.message
-        samples = time_case([entrant], QUICK, name, Budget(0))
+        samples = time_cells([entrant], QUICK, name, Budget(0))
         assert entrant.cell.outcome == "pass", entrant.cell.message
         assert all(ns > 0 for sample in samples for ns in sample.samples_ns)
         assert len(samples) == 2 * QUICK.rounds

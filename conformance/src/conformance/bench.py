@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +32,9 @@ from .bench_file import (
 )
 from .bench_memory import measure_memory
 from .bench_plan import Budget, Plan, Rates
-from .bench_rounds import check_cell, list_cells, list_threaded, time_case
+from .bench_rounds import check_cell, list_cells, list_threaded, time_cells
+from .case import Case
+from .cases.bench_caches import family
 from .errors import UsageError
 from .fixtures import LoadedSuite
 from .known_failures import BAD
@@ -106,25 +109,27 @@ def run_bench(
             for question in list_questions(session, suite, case)
         ]
         done = 0
-        askers = {
-            id(one): _ask_in(folder / f"{one.port.name}-{one.threads}", one) for one in [*sessions, *more]
-        }
+        askers: dict[tuple[int, int], Asker] = {}
         bars = stack.enter_context(Bars(console, {"bench": len(cells)}))
         fastest = Rates()
-        for _, case in cases:
+        for together in in_families([case for _, case in cases]):
             begun = time.monotonic()
             part_s = plan.part_left(len(cells), len(cells) - done, begun - started)
             entrants = []
-            for owner, session, question in cells:
-                if owner is case:
-                    asker = askers[id(session)]
+            for case, session, question in cells:
+                place = next((n for n, one in enumerate(together) if one is case), None)
+                if place is not None:
+                    # An asker keeps the inputs of one case, and these are asked in turns.
+                    asker = askers.get((id(session), place)) or _ask_in(folder, session, place)
+                    askers[id(session), place] = asker
                     needed = fastest.predict(session.port.name, question)
                     entrant = check_cell(session, question, asker, plan, part_s, needed)
                     entrants.append(entrant)
                     bars.tick("bench", entrant.cell.outcome in BAD)
             done += len(entrants)
-            samples = time_case(entrants, plan, header.reference, budget, most_gflops)
-            fastest.learn(samples, case.op, case.flops)
+            samples = time_cells(entrants, plan, header.reference, budget, most_gflops)
+            for case in together:
+                fastest.learn([one for one in samples if one.case == case.id], case.op, case.flops)
             found: list[Sample | Cell] = [*(entrant.cell for entrant in entrants), *samples]
             for line in found:
                 write_line(stream, line)
@@ -132,9 +137,9 @@ def run_bench(
             for entrant in entrants:
                 if entrant.cell.outcome in BAD:
                     problems.append(
-                        f"{entrant.name} {case.id}: {entrant.cell.outcome}: {entrant.cell.message}"
+                        f"{entrant.name} {entrant.cell.case}: {entrant.cell.outcome}: {entrant.cell.message}"
                     )
-            bars.say(f"{case.id:<28} {len(entrants)} cells ({time.monotonic() - begun:.1f} s)")
+            bars.say(f"{family(together[0].id):<28} {len(entrants)} cells ({time.monotonic() - begun:.1f} s)")
         last: list[Limits | Memory] = [*(_limits(plan, options)[0] if before else [])]
         last += measure_memory(sessions, plan.memory_lengths, fastest, problems)
         for found_last in last:
@@ -153,6 +158,11 @@ def run_bench(
     return build_report(header, lines, footer)
 
 
+def in_families(cases: Sequence[Case]) -> list[list[Case]]:
+    """The cases that are timed in the same rounds; most are alone."""
+    return [list(found) for _, found in groupby(cases, key=lambda case: family(case.id))]
+
+
 def with_reference(chosen: Sequence[Port], known: Sequence[Port]) -> list[Port]:
     """The chosen ports and, first of all, the reference that they are compared with."""
     return [port for port in known if port.name == REFERENCE and port not in chosen] + list(chosen)
@@ -168,9 +178,10 @@ def _limits(plan: Plan, options: Options) -> tuple[list[Limits], str]:
         return [], str(error)
 
 
-def _ask_in(folder: Path, session: Session) -> Asker:
-    folder.mkdir()
-    return Asker(session, folder)
+def _ask_in(folder: Path, session: Session, place: int) -> Asker:
+    own = folder / f"{session.port.name}-{session.threads}-{place}"
+    own.mkdir()
+    return Asker(session, own)
 
 
 def _start_all(stack: ExitStack, ports: Sequence[Port], options: Options) -> list[Session]:

@@ -75,6 +75,9 @@ def _compare_cell(found: Comparison, before: BenchReport, now: BenchReport, old:
         why = (new.message or new.note or new.outcome) if new else "not asked"
         found.gone.append(f"{old.port}:{old.variant} {old.case}: {why}")
         return
+    if not old.speed or not new.speed:
+        found.notes.append(f"{old.port}:{old.variant} {old.case} has no reference and is not compared")
+        return
     found.compared += 1
     noise = (1 + before.noise.get(old.case, 0.0)) * (1 + now.noise.get(old.case, 0.0))
     if old.port == before.header.reference and old.first:

@@ -10,7 +10,8 @@ from statistics import median
 from typing import Literal
 
 from .bench_file import BenchReport
-from .bench_stats import BenchRow, geometric_mean
+from .bench_stats import BenchRow, geometric_mean, ratios
+from .cases.bench_caches import is_long, past_and_kind
 
 PREFILL = (
     "sdpa/prefill-256",
@@ -83,6 +84,9 @@ GOALS = (
     Goal("NumPy, the best rung", ("python:*",), ("python:naive",), EVERY, 2.0, 1.0),
 )  # fmt: skip
 
+# Decode on a long past in a narrow format, relative to the same rung on f32.
+CACHE_GOALS = {"f16": 1.7, "int8": 3.0, "int4": 4.5}
+CACHE_PORT = "rust"
 THREADS_GOAL = 1.8
 MEMORY_LENGTH, MEMORY_GOAL = 32768, 0.01
 
@@ -195,6 +199,33 @@ def _ratio(case: str, own: BenchRow | None, peers: Sequence[BenchRow]) -> Ratio 
     best = min(peers, key=lambda row: row.min_ns)
     rung, peer = f"{own.port} {own.variant}", f"{best.port} {best.variant}"
     return Ratio(case, median(by_round), min(by_round), max(by_round), rung, peer)
+
+
+@dataclass(frozen=True)
+class LongRow:
+    """One token over a past that a cache holds. ratios: times as fast as on f32, in each round that has both."""
+
+    past: int
+    kind: str
+    row: BenchRow
+    ratios: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Their median; 0 without one."""
+        return median(self.ratios) if self.ratios else 0.0
+
+
+def long_rows(report: BenchReport) -> dict[tuple[str, str], list[LongRow]]:
+    """By port and variant, in the order of the report."""
+    found: dict[tuple[str, str], list[LongRow]] = {}
+    for row in report.rows:
+        if is_long(row.case) and row.rounds:
+            base = report.find(row.case.rpartition("/")[0] + "/f32", row.port, row.variant)
+            past, kind = past_and_kind(row.case)
+            apart = ratios(base, row) if base is not None else []
+            found.setdefault((row.port, row.variant), []).append(LongRow(past, kind, row, apart))
+    return found
 
 
 def thread_gains(report: BenchReport, threads: int = 2) -> dict[tuple[str, str], dict[str, float]]:

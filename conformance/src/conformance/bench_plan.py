@@ -49,7 +49,7 @@ class Plan:
 QUICK = Plan("quick", 3, 5, 0.002, 0.05, 40, 1.2, 1.0, 60, 6, 0.15, 120)
 FULL = Plan("full", 9, 10, 0.005, 0.15, 420, 20.0, 0.4, 300, 30, 0.5, 660, (32768,))
 SCALING = replace(
-    FULL, mode="scaling", rounds=5, seconds=240, repeats_s=20, longest_s=2.0, memory_lengths=(1024, 4096)
+    FULL, mode="scaling", rounds=5, seconds=240, repeats_s=20, longest_s=2.0, memory_lengths=(4096, 16384)
 )
 MOST_MEMORY_S = 8.0  # of the call whose memory is measured, by the rate of its rung
 

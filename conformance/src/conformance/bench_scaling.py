@@ -25,12 +25,16 @@ def show_mebibytes(count: float) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """What grows with what. fit_from: below, a call is mostly overhead. show: a value, with its unit."""
+    """What grows with what. fit_from: below, a call is mostly overhead. show: a value, with its unit.
+
+    unit: of the marks of an axis.
+    """
 
     title: str
     letter: str
     fit_from: int
     show: Callable[[float], str] = show_ns
+    unit: int = 1
 
 
 KINDS = {
@@ -38,7 +42,7 @@ KINDS = {
     "decode": Kind("decode: fastest time of a call", "Tk", 1024),
     "batch": Kind("batch of prefills of 128: fastest time of a call", "B", 1),
     "threads": Kind("threads, prefill of 2048: fastest time of a call", "n", 1),
-    "memory": Kind("memory of a call beyond what was there before", "T", 1024, show_mebibytes),
+    "memory": Kind("memory of a call beyond what was there before", "T", 4096, show_mebibytes, 2**20),
 }
 
 
@@ -82,6 +86,8 @@ def find_curves(bench: BenchReport) -> list[Curve]:
                 one = {bench.header.threads: base.min_ns} if base is not None and base.min_ns else {}
                 curves.setdefault(("threads", row.port, row.variant), one)[row.threads] = row.min_ns
         for taken in bench.memory:
+            if taken.bytes <= 0:  # all of it was there before
+                continue
             curves.setdefault(("memory", taken.port, taken.variant), {})[taken.length] = float(taken.bytes)
     found = [Curve(*name, times) for name, times in curves.items()]
     return sorted(found, key=lambda curve: list(KINDS).index(curve.what))

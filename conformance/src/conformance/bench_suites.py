@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from . import cases
 from .case import Case, Suite, encode_suite
 from .cases import bench_caches, bench_grid
+from .features.kv_cache import cache_flops
 from .fixtures import CACHE, LoadedSuite, describe, load_folder
 from .flags import NOTES
 from .oracle import kv_cache as cache_oracle
@@ -37,11 +39,21 @@ def load_bench_suite(
         drafts = bench_caches.drafts() if name == "caches" else bench_grid.drafts(name)
         for draft in drafts:
             say(f"making {draft.id}")
-            made = realise(draft, "f32")
-            case = describe(draft, {"f32": write_case(folder, draft, "f32", *made)}, made)
+            long = bench_caches.is_long(draft.id)
+            answered = draft
+            if long:
+                answered = replace(draft, config=bench_caches.judged(draft.config), steps=("ok", "ok"))
+            made = realise(answered, "f32")
+            case = describe(answered, {"f32": write_case(folder, draft, "f32", *made)}, made)
             shape = bench_grid.shape_of(draft.id)
             if shape is not None:
                 case = msgspec.structs.replace(case, flops=bench_grid.visible_flops(shape, case.flops))
+            if long:  # a call reads what the cache holds, whatever it was written from
+                steps, flops = list(draft.steps or ()), cache_flops(draft.config, draft.inputs, None)
+                held = bench_caches.held_bytes(draft.id)
+                case = msgspec.structs.replace(
+                    case, config=draft.config, steps=steps, flops=flops, bytes=held
+                )
             written.append(case)
         suite = Suite(f"bench-{name}", 1, written, {BENCH_FLAG: NOTES[BENCH_FLAG]})
         (folder / "manifest.json").write_bytes(encode_suite(suite))

@@ -16,7 +16,7 @@ def show_bench(report: BenchReport, console: Console) -> None:
     reference = report.header.reference
     for case in report.cases():
         noise = report.noise.get(case, 0.0)
-        _say(console, f"{case}   (noise floor {noise:.0%})")
+        _say(console, f"{case}   ({f'noise floor {noise:.0%}' if case in report.noise else 'no reference'})")
         _say(
             console,
             f"    {'':<22} {'minimum':>9} {'median':>9} {'first':>9} {'GFLOP/s':>14} {'GB/s':>14} {'speed':>8}"
@@ -111,7 +111,9 @@ def _numbers(row: BenchRow, noise: float, is_reference: bool) -> str:
     if not row.rounds:
         return row.note
     speed, spread = "1", ""
-    if not is_reference:
+    if not row.speed:  # there is none to compare with
+        speed = "-"
+    elif not is_reference:
         speed, spread = show_ratio(row.speed, noise), f"{row.speed_low:.2f} to {row.speed_high:.2f}"
     times = " ".join(f"{show_ns(ns):>9}" for ns in (row.min_ns, row.median_ns, row.first_ns))
     rates = f"{show_rate(row.gflops, row.peak_share):>14} {show_rate(row.gigabytes, row.read_share):>14}"

@@ -1,9 +1,11 @@
 """The command `conformance memory`: how much memory attention takes as the sequence grows, measured from outside.
 
-Each measurement has a process of its own. After a small call that loads all code, Linux is told to forget the highest
+Each measurement has a process of its own. After small calls that load all code, Linux is told to forget the highest
 resident size of the process; one attention call follows, and its new highest size, less the lowest before it, is
 what the call took: its inputs, its result, and all between them. The lowest is not always what was resident when the
-call began: a collector (Julia's) may first give back what compiling left. So the size is looked at all the while.
+call began: a collector (Julia's) may first give back what compiling left. So the size is looked at all the while, and
+the small calls are several, and large enough that the collector has been there before. What they leave can be used
+again: 1/16 of the inputs and the result, 1/256 of a table, which is how much too little may be seen.
 Plain attention holds a table of T x T scores; a tiled one holds a tile.
 """
 
@@ -27,7 +29,7 @@ from .tensors import write_tensors
 
 LENGTHS = (512, 1024, 2048, 4096)
 HEAD_DIM = 64
-WARM = 64
+SHORTEST, WARM_PART, WARM_CALLS = 64, 16, 4  # calls before, of this part of the length
 LOOK_S = 0.001  # between two looks at the size of the process
 
 
@@ -77,9 +79,14 @@ def can_measure() -> bool:
 
 
 def write_inputs(folder: Path, lengths: Sequence[int]) -> None:
-    """The files of inputs that `measure` takes, and that of the small call before."""
-    for length in (WARM, *lengths):
+    """The files of inputs that `measure` takes, and those of the small calls before."""
+    for length in sorted({*map(warm_length, lengths), *lengths}):
         _write_inputs(folder, length)
+
+
+def warm_length(length: int) -> int:
+    """Of the calls before one of this length."""
+    return max(SHORTEST, length // WARM_PART)
 
 
 def measure(port: Port, variant: str, length: int, folder: Path) -> int:
@@ -87,8 +94,8 @@ def measure(port: Port, variant: str, length: int, folder: Path) -> int:
     with Session(port) as session:
         try:
             session.start()
-            for _ in range(2):
-                _ask(session, variant, WARM, folder)
+            for _ in range(WARM_CALLS):
+                _ask(session, variant, warm_length(length), folder)
             status = Path(f"/proc/{session.pid}/status")
             Path(f"/proc/{session.pid}/clear_refs").write_text("5")
             with _watched(status) as sizes:

@@ -21,7 +21,7 @@ from .page_caches import WIDTH as PANEL_WIDTH
 from .page_caches import view_bytes, view_decode
 from .page_code import group_pages, op_pages
 from .page_compare import comparison_pages
-from .page_ladder import ladder_pages
+from .page_ladder import ladder_pages, prose
 from .page_minilm import read_minilm, view_minilm
 from .page_onnx import view_onnx
 from .page_results import STEP_OF, CaseView, Results, view_results
@@ -59,7 +59,7 @@ class Writer:
             "show_ratio": show_ratio,
             "show_share": show_share,
         }
-        self._jinja.filters["shorten"] = shorten
+        self._jinja.filters |= {"prose": prose, "shorten": shorten}
         self._jinja.tests["web"] = lambda link: link.startswith(("https://", "http://"))
 
     def clear(self) -> None:

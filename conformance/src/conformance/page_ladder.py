@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from markupsafe import Markup, escape
+
 from .bench_file import BenchReport
 from .bench_stats import BenchRow, geometric_mean, ratios
 from .page_code import Line, highlight
@@ -29,6 +31,7 @@ SHOWN = (
 )
 MARKS = {"python": ('"""', '"""'), "julia": ("#", ""), "rust": ("//!", ""), "typescript": ("/**", "*/")}
 NOT_PROSE = ("Letters:", "Source:", "Sources:", "```")
+CODE = re.compile(r"`+([^`]+)`+")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)|\{@link (\w+)\}")  # as documentation tools have them
 
 
@@ -188,6 +191,15 @@ def changes(source: str, key: str) -> list[str]:
         (n for n, part in enumerate(prose) if part.startswith(("What it changes", "What changes"))), None
     )
     return prose[:2] if start is None else prose[start:]
+
+
+def prose(text: str) -> Markup:
+    """Text of a comment as HTML: what stands in backticks is code."""
+    parts = CODE.split(text)  # text and code in turn
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _header(source: str, key: str) -> str:

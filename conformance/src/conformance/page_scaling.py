@@ -68,7 +68,7 @@ def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
     order = {port.name: n for n, port in enumerate(bench.header.ports)}
     first = {(row.port, row.variant): row.first for row in bench.rows}
     lengths = sorted({n for curve in curves for n in curve.times})
-    times = [ns for curve in curves for ns in curve.times.values()]
+    times = [value / kind.unit for curve in curves for value in curve.times.values()]
     powers = decades(times)
     across = axis(math.log(lengths[0]), math.log(lengths[-1]), LEFT, WIDTH - RIGHT)
     up = axis(powers[0], powers[-1], HEIGHT - BOTTOM, TOP)
@@ -77,13 +77,16 @@ def _panel(bench: BenchReport, curves: Sequence[Curve]) -> Panel:
         letter=kind.letter,
         fitted_from=kind.fit_from,
         x_ticks=[(across(math.log(n)), f"{n:,}") for n in lengths],
-        y_ticks=[(up(power), kind.show(10.0**power)) for power in powers],
+        y_ticks=[(up(power), kind.show(10.0**power * kind.unit)) for power in powers],
         lines=[
             Line(
                 f"{curve.port} {curve.variant}",
                 colour_of(curve.port, order.get(curve.port, 0)),
                 first[curve.port, curve.variant],
-                [(across(math.log(n)), up(math.log10(ns))) for n, ns in sorted(curve.times.items())],
+                [
+                    (across(math.log(n)), up(math.log10(value / kind.unit)))
+                    for n, value in sorted(curve.times.items())
+                ],
                 show_growth(curve, kind.letter),
             )
             for curve in curves

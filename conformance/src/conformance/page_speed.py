@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from .bench_divisions import Division, divide
 from .bench_file import BenchReport
-from .bench_goals import thread_gains
+from .bench_goals import LongRow, long_rows, thread_gains
 from .bench_stats import BenchRow
 from .bench_text import limits_line, show_rate
 from .case import Suite
+from .cases.bench_caches import is_long
 from .page_results import colour_of
 from .tally import list_variants, show_ns, show_ratio
 
@@ -90,6 +91,14 @@ class ThreadGains:
 
 
 @dataclass(frozen=True)
+class LongPasts:
+    """One token over a long past: a column for each rung and past, a row for each kind of cache."""
+
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
 class SpeedView:
     """All that the section on speed shows."""
 
@@ -101,6 +110,7 @@ class SpeedView:
     divisions: list[Division]
     limits: str
     gains: list[ThreadGains]
+    long: LongPasts
 
 
 def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
@@ -112,10 +122,14 @@ def view_speed(bench: BenchReport, suites: Iterable[Suite] = ()) -> SpeedView:
         for port, variant, first in list_variants(bench)
     ]
     axis = make_axis([r for row in bench.rows if row.speed > 0 for r in (row.speed_low, row.speed_high)])
-    cases = [_view_case(bench, case, columns, axis, notes) for case in bench.cases()]
+    # Without a reference a cell has no place among the others; a long past has a table of its own.
+    compared = [case for case in bench.cases() if not is_long(case)]
+    cases = [_view_case(bench, case, columns, axis, notes) for case in compared]
     limits = limits_line(bench.limits) if bench.limits else ""
     gains = [_view_gains(bench, threads) for threads in bench.header.more_threads]
-    return SpeedView(bench, columns, cases, axis, axis.place(1), divide(bench), limits, gains)
+    return SpeedView(
+        bench, columns, cases, axis, axis.place(1), divide(bench), limits, gains, _view_long(bench)
+    )
 
 
 def _view_gains(bench: BenchReport, threads: int) -> ThreadGains:
@@ -125,6 +139,24 @@ def _view_gains(bench: BenchReport, threads: int) -> ThreadGains:
         (case, [f"{gains[case]:.2f}×" if case in gains else "" for gains in found.values()]) for case in cases
     ]
     return ThreadGains(threads, [f"{port} {variant}" for port, variant in found], rows)
+
+
+def _view_long(bench: BenchReport) -> LongPasts:
+    found = {
+        (f"{port} {variant}, {row.past:,} tokens", row.kind): row
+        for (port, variant), rows in long_rows(bench).items()
+        for row in rows
+    }
+    columns, kinds = (list(dict.fromkeys(names)) for names in zip(*found, strict=True)) if found else ([], [])
+    rows = [(kind, [_long_cell(found.get((column, kind))) for column in columns]) for kind in kinds]
+    return LongPasts(columns, rows)
+
+
+def _long_cell(row: LongRow | None) -> str:
+    if row is None:
+        return ""
+    gain = f", {show_ratio(row.ratio)}" if row.ratios and row.kind != "f32" else ""
+    return f"{show_ns(row.row.min_ns)}{gain}"
 
 
 def make_axis(ratios: Sequence[float]) -> Axis:

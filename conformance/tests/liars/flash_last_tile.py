@@ -3,8 +3,8 @@
 from honest import lie_with, module
 
 flash = module("flash")
-tiles = flash._tiles
-flash._tiles = lambda start, stop, size: (
+tiles = flash.tiles
+flash.tiles = lambda start, stop, size: (
     tile for tile in tiles(start, stop, size) if stop - start < size or tile.stop - tile.start == size
 )
 lie_with()

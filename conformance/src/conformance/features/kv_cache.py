@@ -24,6 +24,8 @@ def cache_features(config: Config, inputs: Tensors) -> set[str]:
         found |= {"key_groups"} if config.get("key_groups") is not None else set()
     if kind in EVICTING and config.get("track"):
         found.add("track")
+    if config.get("untimed"):
+        found.add("untimed")
     for step in config["steps"]:
         found |= _step_features(config, step, inputs)
     return found

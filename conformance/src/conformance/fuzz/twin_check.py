@@ -40,6 +40,8 @@ def _check(session: Session, asker: Asker, twin: Twin, questions: Sequence[Quest
             request = asker.request(question, question.case.want)
             answer = session.run(request)
             outputs = Path(request["outputs"])
+            if answer["status"] == "unsupported" and not (question.first or question.complete):
+                return Judgement("unsupported", str(answer.get("feature", "")))
             if answer["status"] != "ok":
                 said = answer.get("message") or answer.get("feature")
                 return Judgement("fail", f"{answer['status']}: {said}")
