@@ -9,7 +9,8 @@
 //! prefetches: 1.35 times as fast with G = 4, Tk 4096 and D 128 (22.6 GB/s of K and V where a plain read of them in
 //! four streams reaches 28.1), 1.27 in a batch of 8 with Tk 1024, 1.3 with G = 1, Tk 512 and D 64 in L2. Of that the
 //! streams are 1.2; prefetches add nothing to them, and cost a tenth (measured call by call in one program that had
-//! both, AVX-512, Sapphire Rapids). Against a tile: `cargo run --release --example simd_ratio`.
+//! both, AVX-512, Sapphire Rapids; before the last edits of these loops, and no such program is kept). Against a tile:
+//! `cargo run --release --example simd_ratio`.
 //!
 //! A key has the same score, bit by bit, wherever it stands among others, and a row the same sums whatever else is at
 //! work; not so between these loops and those of a [tile](super::kernel), which add in another order. Which of the

@@ -10,9 +10,9 @@
 //! - Threads begin and end with the call, which takes tens of microseconds: a call that is over before that stays on
 //!   the one that it came on.
 //!
-//! What two threads gain on two processors: 1.86 times at 2048 queries and keys, causal too, and in decode of 4096; 1.6 at
-//! 512, where a call takes a few milliseconds (`cargo run --release --example rungs`). There a call was 1.3 times as fast
-//! once a thread kept its buffers from piece to piece, and 1.15 times at 256 (in turns with the commit before, best times).
+//! `cargo run --release --example rungs` measures what two threads gain on two processors: 1.86 times at 2048 queries and
+//! keys, causal too, before a thread kept its buffers from piece to piece. Since then, and in decode, it was not measured
+//! on a machine that was quiet enough to tell.
 
 use std::ops::Range;
 use std::sync::Mutex;
