@@ -17,10 +17,12 @@ from test_run import RIGHT, case, make_suite
 
 from conformance import bench_suites
 from conformance.bench_file import BenchReport, Memory, Sample, read_bench
+from conformance.bench_goals_text import render
 from conformance.bench_memory import measure_memory
 from conformance.bench_plan import QUICK, Rates
 from conformance.bench_rounds import check_cell, list_cells
 from conformance.bench_scaling import Curve, find_curves, fit, show_scaling
+from conformance.bench_scaling_text import scaling_table
 from conformance.bench_suites import load_bench_suite
 from conformance.cases import bench_grid
 from conformance.cases.bench_grid import Shape
@@ -91,6 +93,17 @@ def test_a_benchmark_of_other_cases_has_no_slopes(tmp_path: Path) -> None:
     out = io.StringIO()
     show_scaling(read_bench(tmp_path / "bench.jsonl"), Console(file=out))
     assert out.getvalue() == ""
+
+
+def test_its_report_has_a_table_of_its_own_for_the_documents(tmp_path: Path) -> None:
+    bench = scaling(tmp_path)
+    lines = scaling_table(bench).splitlines()
+    assert lines[0] == "| | prefill, T = 1,024 | decode, Tk = 4,096 |"
+    row = next(line for line in lines if line.startswith("| python `naive`"))
+    assert row.count(", T^2.00 ") == row.count(", Tk^1.00 ") == 1
+    header = msgspec.structs.replace(bench.header, mode="scaling")
+    assert list(render(msgspec.structs.replace(bench, header=header))) == ["scaling", "scaling run"]
+    assert "scaling" not in render(bench)
 
 
 SMALL = (

@@ -23,6 +23,8 @@ from .bench_goals import (
     reach,
     thread_gains,
 )
+from .bench_plan import SCALING
+from .bench_scaling_text import scaling_table
 from .bench_stats import BenchRow, geometric_mean
 from .bench_text import limits_line
 from .cases.bench_caches import TOKENS
@@ -65,7 +67,12 @@ def _fill(path: Path, text: str, parts: dict[str, str]) -> tuple[str, list[str]]
 
 
 def render(report: BenchReport) -> dict[str, str]:
-    """Every part that the report has something for, and those that it has not, saying so."""
+    """Every part that the report has something for, and those that it has not, saying so.
+
+    A report of `--scaling` has parts of its own.
+    """
+    if report.header.mode == SCALING.mode:
+        return {"scaling": scaling_table(report), "scaling run": run_lines(report)}
     return {
         "grid": grid_table(report),
         "short grid": grid_table(report, MAIN_PEERS),
