@@ -9,7 +9,7 @@ use ndarray::ArrayRef1;
 
 use super::across::Across;
 use super::buffer::Buffer;
-use super::few;
+use super::few::{self, AHEAD};
 use super::source::{Bf16, Computed, F16, Int4, Int8, Kind, Lines, Source};
 use super::tile::{KEY_BLOCK, Layout, Rows, Sizes, Tile, blocks};
 use super::weigh;
@@ -48,7 +48,7 @@ pub(super) struct Room<T> {
 
 impl<T> Room<T> {
     pub fn new() -> Self {
-        Self { addresses: vec![std::ptr::null(); KEY_BLOCK], made: vec![] }
+        Self { addresses: vec![std::ptr::null(); KEY_BLOCK + AHEAD], made: vec![] }
     }
 }
 
@@ -218,11 +218,11 @@ unsafe fn segment_of<V: Across, S: Source<V>>(
     let Room { addresses, made } = room;
     for keys in blocks(keys) {
         let padded = keys.len().next_multiple_of(V::COUNT);
-        head.k.addresses(keys.start, padded, head.keys, made, addresses);
+        head.k.addresses(keys.start, (padded, AHEAD), head.keys, made, addresses);
         // SAFETY: `start` and `room` made buffers of these sizes; the addresses are those of rows that there are; the
         // caller vouches for the instruction set.
         unsafe {
-            let k = (&addresses[..padded], keys.len());
+            let k = (&addresses[..padded + AHEAD], keys.len());
             few::scores::<V, S>((&tile.queries, count), k, d, (&mut tile.scores, stride));
         }
         if let Some(scales) = head.k.scales.get(keys.clone()) {
@@ -241,8 +241,8 @@ unsafe fn segment_of<V: Across, S: Source<V>>(
         if let Some(scales) = head.v.scales.get(keys.clone()) {
             few::scaled(scores, stride, scales);
         }
-        head.v.addresses(keys.start, keys.len(), head.keys, made, addresses);
-        let v = &addresses[..keys.len()];
+        head.v.addresses(keys.start, (keys.len(), AHEAD), head.keys, made, addresses);
+        let v = &addresses[..keys.len() + AHEAD];
         let weights = &scores[..];
         let of = weigh::Weighing { weights, stride, keys: keys.len(), v, dv, hides };
         // SAFETY: as above.

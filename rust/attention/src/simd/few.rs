@@ -2,15 +2,15 @@
 //!
 //! With a query in each lane most lanes would idle, and memory is what the time goes to. Here the lanes are *channels*,
 //! and each key and value is loaded once for a whole group: 4 keys and 4 heads have 16 sums in flight, which are turned
-//! and added up in registers at the end, all 16 together. The quarters of a block are walked at once: four streams keep
-//! more of the memory busy than one. Everything is stored with the rows first.
+//! and added up in registers at the end, all 16 together. Each row is asked for 32 rows before it is needed, whatever page
+//! or block it lies in. Everything is stored with the rows first.
 //!
-//! Against a kernel whose lanes are keys for the scores, turned in registers, with the next rows asked for by
-//! prefetches: 1.35 times as fast with G = 4, Tk 4096 and D 128 (22.6 GB/s of K and V where a plain read of them in
-//! four streams reaches 28.1), 1.27 in a batch of 8 with Tk 1024, 1.3 with G = 1, Tk 512 and D 64 in L2. Of that the
-//! streams are 1.2; prefetches add nothing to them, and cost a tenth (measured call by call in one program that had
-//! both, AVX-512, Sapphire Rapids; before the last edits of these loops, and no such program is kept). Against a tile:
-//! `cargo run --release --example simd_ratio`.
+//! Against the same loops that asked for nothing and walked the quarters of a block at once instead: 1.5 times as fast
+//! with G = 4, Tk 4096 and D 128 (28.9 GB/s of K and V), 1.25 in a batch of 8 with Tk 1024, 1.2 with Tk 16384, 1.1 with
+//! 8 MiB, which stay in L3, and 0.95 with 2 MiB, which stay in L2; of int8, 128 MiB as f32, 1.25 (two builds in turns, AVX-512,
+//! Zen 4; no program that has both is kept: `conformance bench --full --ops sdpa --ports rust --save F`, then with
+//! `--check F`, compares two commits). Asking 16 or 64 rows before, or in four streams, is slower by a tenth in one place or
+//! the other. Against a tile: `cargo run --release --example simd_ratio`.
 //!
 //! A key has the same score, bit by bit, wherever it stands among others, and a row the same sums whatever else is at
 //! work; not so between these loops and those of a [tile](super::kernel), which add in another order. Which of the
@@ -22,17 +22,32 @@
 
 use super::across::{Across, LONGEST};
 use super::exp::exp;
-use super::kernel::num;
+use super::kernel::{num, prefetch};
 use super::lanes::Lanes;
 use super::online::Step;
 use super::source::Source;
 
-/// Parts of a block that are walked at once: so many streams keep more of the memory busy than one.
-pub(super) const STREAMS: usize = 4;
+/// Keys that are loaded together.
+const TOGETHER: usize = 4;
+
+/// How many rows before it is needed a row is asked for: 16 KiB of 128 f32.
+pub(super) const AHEAD: usize = 32;
+
+/// Bits of a cache line.
+const LINE: usize = 512;
 
 /// Keys that the wider kernel takes; with so many heads that their product is COUNT.
 const fn keys_of<V: Lanes>() -> usize {
-    if V::COUNT < STREAMS { V::COUNT } else { STREAMS }
+    if V::COUNT < TOGETHER { V::COUNT } else { TOGETHER }
+}
+
+/// Asks for the line at channel `c` of a row, if that is where a line of it begins. They come into L2: into L1 it takes
+/// longer, and pushes out what is at work.
+#[inline(always)]
+pub(super) fn ask<V: Across, S: Source<V>>(row: *const u8, c: usize) {
+    if V::COUNT * S::BITS >= LINE || (c * S::BITS).is_multiple_of(LINE) {
+        prefetch(row.wrapping_add(c * S::BITS / 8));
+    }
 }
 
 /// Numbers rounded up to whole registers, at least one.
@@ -66,7 +81,7 @@ pub(super) fn pack<V: Lanes>(
 }
 
 /// `scores` (R, stride) = `queries`, which `pack` has written, of R rows · the keys at `k`, an address each: `keys`
-/// of them, and up to the next multiple of COUNT any others.
+/// of them, up to the next multiple of COUNT any others, and AHEAD more of what is needed next.
 ///
 /// # Safety
 /// The processor has the instruction set of `V`, the keys can be read, and the slices have these sizes.
@@ -80,19 +95,18 @@ pub(super) unsafe fn scores<V: Across, S: Source<V>>(
     let (together, heads, room) = (keys_of::<V>(), V::COUNT / keys_of::<V>(), room::<V>(d));
     let padded = keys.next_multiple_of(V::COUNT);
     debug_assert!(queries.len() == rows * room && scores.len() == rows * stride);
-    debug_assert!(k.len() >= padded && padded <= stride);
-    let apart = padded / together; // the streams: as many as keys that are taken together
-    for first in (0..apart).step_by(heads) {
+    debug_assert!(k.len() >= padded + AHEAD && padded <= stride);
+    for first in (0..padded).step_by(V::COUNT) {
         let mut r = 0;
         // SAFETY: r + heads <= rows, and a key is below `padded` <= stride; the caller vouches for the rest.
         unsafe {
             while heads > 1 && r + heads <= rows {
                 let q = queries.as_ptr().add(r * room);
-                for m in first..first + heads {
-                    let (k, out) = (k.as_ptr().add(m), scores.as_mut_ptr().add(r * stride + m));
+                for at in (first..first + V::COUNT).step_by(together) {
+                    let (k, out) = (k.as_ptr().add(at), scores.as_mut_ptr().add(r * stride + at));
                     match V::COUNT {
-                        16 => score_tile::<V, S, 4, 4>(q, (k, apart), d, out, stride),
-                        8 => score_tile::<V, S, 4, 2>(q, (k, apart), d, out, stride),
+                        16 => score_tile::<V, S, 4, 4>(q, k, d, out, stride),
+                        8 => score_tile::<V, S, 4, 2>(q, k, d, out, stride),
                         _ => unreachable!("registers of one head at a time"),
                     }
                 }
@@ -102,10 +116,10 @@ pub(super) unsafe fn scores<V: Across, S: Source<V>>(
                 let q = queries.as_ptr().add(r * room);
                 let (k, out) = (k.as_ptr().add(first), scores.as_mut_ptr().add(r * stride + first));
                 match V::COUNT {
-                    16 => score_tile::<V, S, 16, 1>(q, (k, apart), d, out, stride),
-                    8 => score_tile::<V, S, 8, 1>(q, (k, apart), d, out, stride),
-                    4 => score_tile::<V, S, 4, 1>(q, (k, apart), d, out, stride),
-                    _ => score_tile::<V, S, 2, 1>(q, (k, apart), d, out, stride),
+                    16 => score_tile::<V, S, 16, 1>(q, k, d, out, stride),
+                    8 => score_tile::<V, S, 8, 1>(q, k, d, out, stride),
+                    4 => score_tile::<V, S, 4, 1>(q, k, d, out, stride),
+                    _ => score_tile::<V, S, 2, 1>(q, k, d, out, stride),
                 }
                 r += 1;
             }
@@ -113,15 +127,15 @@ pub(super) unsafe fn scores<V: Across, S: Source<V>>(
     }
 }
 
-/// The scores of K keys and H rows, all K · H = COUNT sums in registers. The keys are those of `place`.
+/// The scores of K keys and H rows, all K · H = COUNT sums in registers.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`; addresses of these keys at `k`; H rows at `q`, and a number for each
-/// of these keys at `out` and at every `stride` after it, H times.
+/// The processor has the instruction set of `V`; the addresses of K keys and of AHEAD more at `k`; H rows at `q`, and K
+/// numbers at `out` and at every `stride` after it, H times.
 #[inline(always)]
 unsafe fn score_tile<V: Across, S: Source<V>, const K: usize, const H: usize>(
     q: *const V::Scalar,
-    (k, apart): (*const *const u8, usize),
+    k: *const *const u8,
     d: usize,
     out: *mut V::Scalar,
     stride: usize,
@@ -130,22 +144,24 @@ unsafe fn score_tile<V: Across, S: Source<V>, const K: usize, const H: usize>(
     unsafe {
         let mut sums = [[V::splat(num(0.0)); K]; H];
         let whole = d - d % V::COUNT;
-        // One key of each stream at a time, from its first channel to its last.
-        for group in (0..K).step_by(STREAMS) {
-            let mut lines = [std::ptr::null(); STREAMS];
-            for n in 0..STREAMS.min(K) {
-                lines[n] = *k.add(place(group + n, apart));
+        for group in (0..K).step_by(TOGETHER) {
+            let mut lines = [std::ptr::null(); TOGETHER];
+            let mut later = lines;
+            for n in 0..TOGETHER.min(K) {
+                lines[n] = *k.add(group + n);
+                later[n] = *k.add(group + n + AHEAD);
             }
             for c in (0..whole).step_by(V::COUNT) {
-                let mut keys = [V::splat(num(0.0)); STREAMS];
-                for n in 0..STREAMS.min(K) {
+                let mut keys = [V::splat(num(0.0)); TOGETHER];
+                for n in 0..TOGETHER.min(K) {
                     keys[n] = S::load(lines[n].add(c * S::BITS / 8));
+                    ask::<V, S>(later[n], c);
                 }
                 score_channels(q.add(c * H), keys, group, &mut sums);
             }
             if whole < d {
-                let mut keys = [V::splat(num(0.0)); STREAMS];
-                for n in 0..STREAMS.min(K) {
+                let mut keys = [V::splat(num(0.0)); TOGETHER];
+                for n in 0..TOGETHER.min(K) {
                     keys[n] = S::load_first(lines[n].add(whole * S::BITS / 8), d - whole);
                 }
                 score_channels(q.add(whole * H), keys, group, &mut sums);
@@ -154,16 +170,10 @@ unsafe fn score_tile<V: Across, S: Source<V>, const K: usize, const H: usize>(
         let all = elements(V::add_up(sums));
         for h in 0..H {
             for n in 0..K {
-                *out.add(h * stride + place(n, apart)) = all[h * K + n];
+                *out.add(h * stride + n) = all[h * K + n];
             }
         }
     }
-}
-
-/// Where key n of those that are taken together stands: one of each stream, then the next of each.
-#[inline(always)]
-const fn place(n: usize, apart: usize) -> usize {
-    n % STREAMS * apart + n / STREAMS
 }
 
 /// One register of channels of the keys from `group` on and of H rows, at `q`.
@@ -173,14 +183,14 @@ const fn place(n: usize, apart: usize) -> usize {
 #[inline(always)]
 unsafe fn score_channels<V: Lanes, const K: usize, const H: usize>(
     q: *const V::Scalar,
-    keys: [V; STREAMS],
+    keys: [V; TOGETHER],
     group: usize,
     sums: &mut [[V; K]; H],
 ) {
     for h in 0..H {
         // SAFETY: h < H; the caller vouches for the rest.
         let query = unsafe { V::load(q.add(h * V::COUNT)) };
-        for n in 0..STREAMS.min(K) {
+        for n in 0..TOGETHER.min(K) {
             sums[h][group + n] = query.mul_add(keys[n], sums[h][group + n]);
         }
     }

@@ -9,7 +9,7 @@
 //! - The largest score of a row is found while the scores are still in registers; the exponentials are taken of a few
 //!   keys at a time, right before these are weighed, and are never computed where they are 0 (`online`).
 //! - Where a head has few rows, as in decode, most lanes of a tile would idle: the lanes are channels, each key and
-//!   value is loaded once for the whole group, and the quarters of a block are walked at once (`few`, `weigh`,
+//!   value is loaded once for the whole group, and asked for some rows before that (`few`, `weigh`,
 //!   `decode`). Keys and values are read row by row where they lie, whatever the distance between two rows is.
 //! - Caches are attended to where their slots lie ([`Cache::attend_simd`](crate::Cache::attend_simd)): halves and
 //!   integers become f32 in the registers where they are multiplied (`cached`, `source`, `across`).

@@ -185,16 +185,17 @@ impl<'a, T: Copy> Lines<'a, T> {
         }
     }
 
-    /// Writes the addresses of `count` rows from `start` on; of the last row there is, `end - 1`, for those beyond.
+    /// Writes the addresses of `count` rows from `start` on, and of `beyond` after these, which are asked for but not
+    /// yet read; of the last row there is, `end - 1`, for those past it.
     pub(super) fn addresses(
         &self,
         start: usize,
-        count: usize,
+        (count, beyond): (usize, usize),
         end: usize,
         made: &mut Vec<T>,
         to: &mut [*const u8],
     ) {
-        let last = end - 1;
+        let (last, to) = (end - 1, &mut to[..count + beyond]);
         let block = match &self.place {
             Place::Block(all) => Some(*all),
             Place::Copied(all) => Some(bytes_of(all)),
@@ -203,7 +204,7 @@ impl<'a, T: Copy> Lines<'a, T> {
         if let Some(all) = block {
             assert!(all.len() >= last * self.stride + self.width);
             let first = all.as_ptr();
-            for (n, to) in to[..count].iter_mut().enumerate() {
+            for (n, to) in to.iter_mut().enumerate() {
                 *to = first.wrapping_add((start + n).min(last) * self.stride);
             }
         }
@@ -211,7 +212,7 @@ impl<'a, T: Copy> Lines<'a, T> {
             Place::Block(_) | Place::Copied(_) => {}
             Place::Pages(pages, size) => {
                 let mut at = (start / size, start % size);
-                for (n, to) in to[..count].iter_mut().enumerate() {
+                for (n, to) in to.iter_mut().enumerate() {
                     let page = pages[at.0];
                     assert!(page.len() >= at.1 * self.stride + self.width);
                     *to = page.as_ptr().wrapping_add(at.1 * self.stride);
@@ -225,7 +226,7 @@ impl<'a, T: Copy> Lines<'a, T> {
                 restore(rows.clone(), made);
                 assert!(size_of_val(&made[..]) >= rows.len() * self.stride);
                 let first = made.as_ptr().cast::<u8>();
-                for (n, to) in to[..count].iter_mut().enumerate() {
+                for (n, to) in to.iter_mut().enumerate() {
                     *to = first.wrapping_add(n.min(rows.len() - 1) * self.stride);
                 }
             }

@@ -1,12 +1,12 @@
-//! The weighted sum of few rows. As in [`few`](super::few) the lanes are channels, and the quarters of a block are
-//! walked at once.
+//! The weighted sum of few rows. As in [`few`](super::few) the lanes are channels, and rows are asked for before they are
+//! needed.
 //!
 //! Every function is inlined into one that was compiled for the instruction set of `V`.
 
 #![allow(clippy::needless_range_loop, reason = "constant index loops unroll into registers")]
 
 use super::across::Across;
-use super::few::{STREAMS, room};
+use super::few::{AHEAD, ask, room};
 use super::kernel::num;
 use super::lanes::Lanes;
 use super::source::Source;
@@ -35,7 +35,7 @@ pub(super) struct Weighing<'a, T> {
     pub weights: &'a [T],
     pub stride: usize,
     pub keys: usize,
-    /// The address of each value.
+    /// The address of each value, and of AHEAD that are needed next.
     pub v: &'a [*const u8],
     pub dv: usize,
     /// Whether a slot is hidden.
@@ -53,14 +53,13 @@ pub(super) unsafe fn weighted_sum<V: Across, S: Source<V>>(
 ) {
     let Weighing { keys, stride, dv, .. } = of;
     let (rows, room) = (of.weights.len() / stride, room::<V>(dv));
-    debug_assert!(sums.len() == rows * room && of.v.len() >= keys);
+    debug_assert!(sums.len() == rows * room && of.v.len() >= keys + AHEAD);
     // SAFETY: as for this function.
     let selects = of.hides && !unsafe { all_finite::<V, S>(&of.v[..keys], dv) };
-    let apart = keys.div_ceil(STREAMS);
-    for start in (0..apart).step_by(VALUE_BLOCK / STREAMS) {
-        let count = (VALUE_BLOCK / STREAMS).min(apart - start);
+    for start in (0..keys).step_by(VALUE_BLOCK) {
+        let count = VALUE_BLOCK.min(keys - start);
         let (w, v) = (of.weights[start..].as_ptr(), of.v[start..].as_ptr());
-        let part = Part { w, stride, v, count, apart, left: keys - start, room, dv };
+        let part = Part { w, stride, v, count, room, dv };
         let mut r = 0;
         // SAFETY: r + N <= rows, and each row has `room` sums; the caller vouches for the rest.
         unsafe {
@@ -107,11 +106,7 @@ struct Part<T> {
     w: *const T,
     stride: usize,
     v: *const *const u8,
-    /// Of each stream, of which the next one starts `apart` after this.
     count: usize,
-    apart: usize,
-    /// From the first one on.
-    left: usize,
     /// Between the sums of two rows.
     room: usize,
     dv: usize,
@@ -153,7 +148,7 @@ unsafe fn all_channels<V: Across, S: Source<V>, const N: usize, const SELECT: bo
 ///
 /// # Safety
 /// The processor has the instruction set of `V`; `count` weights at `part.w` and at every `stride` after it, N times;
-/// as many addresses of values; M registers at `out` and at every `room` after it, N times.
+/// as many addresses of values and AHEAD more; M registers at `out` and at every `room` after it, N times.
 #[inline(always)]
 unsafe fn weigh<V: Across, S: Source<V>, const M: usize, const N: usize, const SELECT: bool>(
     part: Part<V::Scalar>,
@@ -172,26 +167,20 @@ unsafe fn weigh<V: Across, S: Source<V>, const M: usize, const N: usize, const S
         }
         let at = c * S::BITS / 8;
         for j in 0..part.count {
-            for stream in 0..STREAMS {
-                let j = stream * part.apart + j;
-                if j >= part.left {
-                    break;
-                }
-                let line = (*part.v.add(j)).add(at);
-                let mut values = [V::splat(num(0.0)); 4];
+            let (line, later) = ((*part.v.add(j)).add(at), *part.v.add(j + AHEAD));
+            let mut values = [V::splat(num(0.0)); 4];
+            for m in 0..registers {
+                values[m] = match M {
+                    0 => S::load_first(line, part.dv - c),
+                    _ => S::load(line.add(m * bytes)),
+                };
+                ask::<V, S>(later, c + m * V::COUNT);
+            }
+            for n in 0..N {
+                let weight = V::splat(*part.w.add(n * part.stride + j));
                 for m in 0..registers {
-                    values[m] = match M {
-                        0 => S::load_first(line, part.dv - c),
-                        _ => S::load(line.add(m * bytes)),
-                    };
-                }
-                for n in 0..N {
-                    let weight = V::splat(*part.w.add(n * part.stride + j));
-                    for m in 0..registers {
-                        let sum = weight.mul_add(values[m], sums[n][m]);
-                        sums[n][m] =
-                            if SELECT { weight.select_negative(sums[n][m], sum) } else { sum };
-                    }
+                    let sum = weight.mul_add(values[m], sums[n][m]);
+                    sums[n][m] = if SELECT { weight.select_negative(sums[n][m], sum) } else { sum };
                 }
             }
         }
