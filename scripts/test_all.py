@@ -35,7 +35,7 @@ CACHES = "kv_cache"
 SIDE_BY_SIDE = 2
 # In which order they begin: lint at once, since it fails most often, then the longest. Cargo has one build folder, so
 # lint and rust would wait for each other: they are far apart.
-ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches", "python", "fixtures")
+ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches", "python", "fixtures", "rust docs")
 # A machine tests but one of the kernels that the fast rungs choose from: the others are forced, each by a port file.
 # What one needs of the processor, where it is not what every one has.
 FORCED = ROOT / "conformance/ports/forced"
@@ -103,8 +103,10 @@ def sections(ports: list[str], ops: str) -> list[Section]:
     if "python" in chosen or "torch" in chosen:
         found.append(pytest("python", "python/tests"))
     if "rust" in chosen:
+        # One command would also build every example that has no test, which lint has looked through already.
         command = ["cargo", "test", "--workspace", "--locked", "--no-fail-fast"]
-        found.append(Section("rust", command, test_counts.cargo, folder=ROOT / "rust"))
+        for name, which in (("rust", "--tests"), ("rust docs", "--doc")):
+            found.append(Section(name, [*command, which], test_counts.cargo, folder=ROOT / "rust"))
         found.append(pytest("rust module", "rust/attention-py/tests"))
     if "typescript" in chosen:
         command = [str(TOOLS / "bin/npm"), "test"]

@@ -16,7 +16,7 @@ use crate::fp8::e4m3_value;
 use crate::memory::Memory;
 use crate::quantise::{Codes, Format, Quantisation, value};
 use crate::rows::Rows;
-use crate::simd::{Kind, Lines, Place};
+use crate::simd::{Kind, Levels, Lines, Place};
 
 /// Three memories side by side; those that the format does not need have no width.
 #[derive(Debug, Clone)]
@@ -87,16 +87,15 @@ impl CodeMemory {
 
     /// As what codes can be read where they lie, for attention in `T`: `Computed` if they must be restored first.
     pub(crate) fn kind<T: Float>(&self) -> Kind {
-        let plain = !self.quantisation.zero_point && self.quantisation.sizes(self.channels).1 < 2;
         match self.quantisation.format {
-            _ if size_of::<T>() != size_of::<f32>() || !plain || cfg!(target_endian = "big") => {
+            _ if size_of::<T>() != size_of::<f32>() || cfg!(target_endian = "big") => {
                 Kind::Computed
             }
             Format::F16 => Kind::F16,
             Format::Bf16 => Kind::Bf16,
             Format::Int8 => Kind::Int8,
             Format::Int4 => Kind::Int4,
-            Format::Fp8E4m3 => Kind::Computed,
+            Format::Fp8E4m3 => Kind::Fp8,
         }
     }
 
@@ -104,10 +103,15 @@ impl CodeMemory {
     pub(crate) fn head<T: Float>(&self, b: usize, h: usize, as_codes: bool) -> Lines<'_, T> {
         let (codes, scale) = (self.codes.head(b, h), self.scale.head(b, h));
         let (bytes, scales, zeros) = self.quantisation.sizes(self.channels);
-        if as_codes && self.kind::<T>() != Kind::Computed {
-            return Lines { scales: scale, ..Lines::block(codes, bytes) };
-        }
         let (zero, n) = (self.zero.head(b, h), self.channels);
+        if as_codes && self.kind::<T>() != Kind::Computed {
+            let lines = Lines::block(codes, bytes);
+            if zeros == 0 && scales < 2 {
+                return Lines { scales: scale, ..lines };
+            }
+            let group = self.quantisation.group_of(n);
+            return Lines { levels: Some(Levels { scales: scale, zeros: zero, group }), ..lines };
+        }
         let restore = move |slots: Range<usize>, to: &mut Vec<T>| {
             to.clear();
             for slot in slots {
@@ -118,7 +122,13 @@ impl CodeMemory {
             }
         };
         let width = n * size_of::<T>();
-        Lines { place: Place::Made(Box::new(restore)), width, stride: width, scales: &[] }
+        Lines {
+            place: Place::Made(Box::new(restore)),
+            width,
+            stride: width,
+            scales: &[],
+            levels: None,
+        }
     }
 
     /// Copies of some slots of row `b`: (1, H, count, ·).

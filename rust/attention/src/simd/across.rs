@@ -13,6 +13,11 @@ pub(super) const LONGEST: usize = 16;
 
 /// What crosses the lanes of a register, or becomes one.
 pub trait Across: Lanes {
+    /// Whether the kernels for few rows are compiled for each kind of numbers in fewer bits, which become wide where they
+    /// are multiplied. Else a block of rows becomes wide before it is read, so that one kernel reads all kinds: that takes
+    /// longer, but less to compile.
+    const NARROW: bool = false;
+
     /// Lane l of the result is the sum of all lanes of `sums[l / K][l % K]`; K · H = COUNT. Every sum is a tree of
     /// the same form.
     fn add_up<const K: usize, const H: usize>(sums: [[Self; K]; H]) -> Self;
@@ -143,6 +148,8 @@ mod avx2 {
     use super::{Across, line};
 
     impl Across for F32x8 {
+        const NARROW: bool = true;
+
         #[inline(always)]
         fn add_up<const K: usize, const H: usize>(sums: [[Self; K]; H]) -> Self {
             let line: [Self; 8] = line(sums);
@@ -222,6 +229,8 @@ mod avx512 {
     use super::{Across, line};
 
     impl Across for F32x16 {
+        const NARROW: bool = true;
+
         #[inline(always)]
         fn add_up<const K: usize, const H: usize>(sums: [[Self; K]; H]) -> Self {
             let line: [Self; 16] = line(sums);

@@ -1,4 +1,4 @@
-//! The walk over the tiles, compiled once for each instruction set.
+//! The walk over the tiles and the heads of few rows.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -114,32 +114,17 @@ fn perform<T: Float>(call: &Call<'_, T>, task: Task<'_, T>) {
     match call.tier {
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => unsafe { avx512(call, task) },
+        Tier::Avx512 => unsafe { on_registers::<<T as Vectors>::Avx512>(call, task) },
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => unsafe { avx2(call, task) },
+        Tier::Avx2 => unsafe { on_registers::<<T as Vectors>::Avx2>(call, task) },
         // SAFETY: these registers need no instruction set.
         _ => unsafe { on_registers::<T::Portable>(call, task) },
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn avx512<T: Float>(call: &Call<'_, T>, task: Task<'_, T>) {
-    // SAFETY: this function has the instruction set.
-    unsafe { on_registers::<<T as Vectors>::Avx512>(call, task) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn avx2<T: Float>(call: &Call<'_, T>, task: Task<'_, T>) {
-    // SAFETY: this function has the instruction set.
-    unsafe { on_registers::<<T as Vectors>::Avx2>(call, task) }
-}
-
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 unsafe fn on_registers<V: Across>(call: &Call<'_, V::Scalar>, task: Task<'_, V::Scalar>) {
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
@@ -164,7 +149,6 @@ pub(super) struct Head<'a, T> {
 
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 unsafe fn every_tile<V: Across>(call: &Call<'_, V::Scalar>, results: &mut Results<V::Scalar>) {
     let ((batch, hq, tq, _), (_, hkv, _, dv)) = (call.q.dim(), call.v.dim());
     let group = hq / hkv.max(1); // G
@@ -224,7 +208,6 @@ fn block<T: Float>(all: &ArrayRef4<T>, b: usize, heads: Range<usize>) -> Cow<'_,
 
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 unsafe fn every_few<V: Across>(call: &Call<'_, V::Scalar>, results: &mut Results<V::Scalar>) {
     let (mut tile, mut room) = (Tile::default(), Room::new());
     let output = results.output.as_slice_mut().expect("standard layout"); // (B · Hkv · G · Tq · Dv)
@@ -248,7 +231,6 @@ unsafe fn every_few<V: Across>(call: &Call<'_, V::Scalar>, results: &mut Results
 
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 unsafe fn one_segment<V: Across>(call: &Call<'_, V::Scalar>, share: Share) -> Partial<V::Scalar> {
     let Share { b, kv, keys } = share;
     let (mut tile, mut room, rows) = (Tile::default(), Room::new(), call.rows(b, kv));

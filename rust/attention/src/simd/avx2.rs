@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::exp;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Work};
 
 /// 8 floats.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,13 @@ macro_rules! avx2 {
             const COUNT: usize = $count;
             const BLOCK: usize = 2;
             const FUSED: bool = true;
+
+            #[inline(never)]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn apart<W: Work>(work: W) -> W::Output {
+                // SAFETY: the caller's; this function has the instruction set.
+                unsafe { work.run() }
+            }
 
             #[inline(always)]
             unsafe fn splat(x: $scalar) -> Self {

@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Work};
 
 /// 16 floats.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,13 @@ macro_rules! avx512 {
             const COUNT: usize = $count;
             const BLOCK: usize = 4;
             const FUSED: bool = true;
+
+            #[inline(never)]
+            #[target_feature(enable = "avx512f")]
+            unsafe fn apart<W: Work>(work: W) -> W::Output {
+                // SAFETY: the caller's; this function has the instruction set.
+                unsafe { work.run() }
+            }
 
             #[inline(always)]
             unsafe fn splat(x: $scalar) -> Self {

@@ -1,13 +1,13 @@
 //! Attention over the slots of a cache where they lie, by the kernels for few rows.
 //!
-//! What it changes, beside the attend of a readable cache: nothing is gathered, restored or widened, but in
-//! registers, and no score is kept. Halves and integers become f32 where they are multiplied; the scale of a row's
-//! codes is multiplied into its score and its weight. Codes with zero points, with scales for groups of channels, and
-//! fp8 are restored a block of rows at a time. Integer dot products would need queries in few bits too, which the
-//! bounds do not allow. Slots are ascending in their positions, so causal masks and windows are intervals of slots;
-//! in a rotating cache two, what stays and the window. Many rows, as in prefill over what is held, go a register of
-//! rows at a time: half as fast as in a tile. Where nothing has to be widened and no position is missing, they go to
-//! the tiles of `sdpa_simd`.
+//! What it changes, beside the attend of a readable cache: nothing is gathered, restored or widened, but in registers,
+//! and no score is kept. Halves and integers become f32 where they are multiplied (in f64 and on the portable tier, a
+//! block of rows before it is read); the scale of a row's codes is multiplied into its score and its weight. Codes with
+//! zero points, with scales for groups of channels, and fp8 are restored a block of rows at a time. Integer dot
+//! products would need queries in few bits too, which the bounds do not allow. Slots are ascending in their positions,
+//! so causal masks and windows are intervals of slots; in a rotating cache two, what stays and the window. Many rows,
+//! as in prefill over what is held, go a register of rows at a time: half as fast as in a tile. Where nothing has to be
+//! widened and no position is missing, they go to the tiles of `sdpa_simd`.
 //!
 //! Decode with G = 4 over 16384 slots of 128 channels, against f32 (128 MiB, AVX-512): f16 and bf16 1.8 times as fast,
 //! int8 2.5, int4 2.7, where multiply-adds are what the time goes to; f32 in pages of 64 slots 0.99, of 16 0.86;
@@ -132,33 +132,18 @@ pub(super) fn attend<T: Float>(call: &Call<'_, T>) -> (Array4<T>, Array3<T>) {
     match call.tier {
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 => unsafe { avx512(call, out, lses) },
+        Tier::Avx512 => unsafe { every_head::<<T as Vectors>::Avx512>(call, out, lses) },
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => unsafe { avx2(call, out, lses) },
+        Tier::Avx2 => unsafe { every_head::<<T as Vectors>::Avx2>(call, out, lses) },
         // SAFETY: these registers need no instruction set.
         _ => unsafe { every_head::<T::Portable>(call, out, lses) },
     }
     (output, lse)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn avx512<T: Float>(call: &Call<'_, T>, output: &mut [T], lse: &mut [T]) {
-    // SAFETY: this function has the instruction set.
-    unsafe { every_head::<<T as Vectors>::Avx512>(call, output, lse) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn avx2<T: Float>(call: &Call<'_, T>, output: &mut [T], lse: &mut [T]) {
-    // SAFETY: this function has the instruction set.
-    unsafe { every_head::<<T as Vectors>::Avx2>(call, output, lse) }
-}
-
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 unsafe fn every_head<V: Across>(
     call: &Call<'_, V::Scalar>,
     output: &mut [V::Scalar],

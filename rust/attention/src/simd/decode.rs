@@ -3,6 +3,7 @@
 //! Keys are taken in segments of 1024, each with a softmax of its own, which are put together in the end: so threads
 //! can share a head. How many there are depends on the number of keys alone, and so do all bits of the result.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use ndarray::ArrayRef1;
@@ -10,9 +11,11 @@ use ndarray::ArrayRef1;
 use super::across::Across;
 use super::buffer::Buffer;
 use super::few::{self, AHEAD};
+use super::lanes::{Lanes, Work};
 use super::source::{Bf16, Computed, F16, Int4, Int8, Kind, Lines, Source};
 use super::tile::{KEY_BLOCK, Layout, Rows, Sizes, Tile, blocks};
 use super::weigh;
+use super::widen::{Narrow, widen};
 use crate::float::Float;
 use crate::sdpa::Sdpa;
 
@@ -44,11 +47,12 @@ pub(super) struct Decode<'a, T> {
 pub(super) struct Room<T> {
     addresses: Vec<*const u8>,
     made: Vec<T>,
+    widened: Vec<T>,
 }
 
 impl<T> Room<T> {
     pub fn new() -> Self {
-        Self { addresses: vec![std::ptr::null(); KEY_BLOCK + AHEAD], made: vec![] }
+        Self { addresses: vec![std::ptr::null(); KEY_BLOCK + AHEAD], made: vec![], widened: vec![] }
     }
 }
 
@@ -107,7 +111,6 @@ pub(super) fn segments(reach: Range<usize>) -> impl Iterator<Item = Range<usize>
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 pub(super) unsafe fn few_rows<V: Across>(
     head: &Decode<'_, V::Scalar>,
     (rows, reach): (Rows, Range<usize>),
@@ -177,7 +180,6 @@ fn write<T: Float>(
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 pub(super) unsafe fn segment<V: Across>(
     head: &Decode<'_, V::Scalar>,
     of: (Rows, Range<usize>),
@@ -187,65 +189,120 @@ pub(super) unsafe fn segment<V: Across>(
     // SAFETY: as for this function.
     unsafe {
         match head.kind {
-            Kind::Computed => segment_of::<V, Computed>(head, of, tile, room),
+            _ if head.widens::<V>() => segment_of::<V, Computed>(head, of, tile, room),
             Kind::F16 => segment_of::<V, F16>(head, of, tile, room),
             Kind::Bf16 => segment_of::<V, Bf16>(head, of, tile, room),
             Kind::Int8 => segment_of::<V, Int8>(head, of, tile, room),
             Kind::Int4 => segment_of::<V, Int4>(head, of, tile, room),
+            Kind::Computed | Kind::Fp8 => segment_of::<V, Computed>(head, of, tile, room),
         }
     }
 }
 
-/// `segment` of one kind.
+/// `segment` by kernels that read `S`.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`, and `S` is what `head.kind` names.
-#[inline(always)]
+/// The processor has the instruction set of `V`, and `S` is what `head.kind` names, or `Computed` where `V` is not
+/// narrow.
 unsafe fn segment_of<V: Across, S: Source<V>>(
     head: &Decode<'_, V::Scalar>,
     (rows, keys): (Rows, Range<usize>),
     tile: &mut Tile<V::Scalar>,
     room: &mut Room<V::Scalar>,
 ) {
-    let (count, (d, dv)) = (rows.count, head.sizes);
-    let (queries, sums) = (count * few::room::<V>(d), count * few::room::<V>(dv));
-    tile.start(head.options.sinks, rows, Sizes { rows: count, queries, sums, turned: 0 });
-    let q = &head.q[rows.first * d..(rows.first + count) * d];
-    few::pack::<V>(q, d, head.scale, &mut tile.queries);
+    let source = PhantomData::<S>;
+    // SAFETY: as for this function.
+    unsafe { V::apart(Segment { head, rows, keys, tile, room, source }) };
+}
 
-    let stride = keys.len().min(KEY_BLOCK).next_multiple_of(V::COUNT);
-    tile.room(Layout { key: 1, row: stride }, count * stride);
-    let Room { addresses, made } = room;
-    for keys in blocks(keys) {
-        let padded = keys.len().next_multiple_of(V::COUNT);
-        head.k.addresses(keys.start, (padded, AHEAD), head.keys, made, addresses);
-        // SAFETY: `start` and `room` made buffers of these sizes; the addresses are those of rows that there are; the
-        // caller vouches for the instruction set.
-        unsafe {
-            let k = (&addresses[..padded + AHEAD], keys.len());
-            few::scores::<V, S>((&tile.queries, count), k, d, (&mut tile.scores, stride));
-        }
-        if let Some(scales) = head.k.scales.get(keys.clone()) {
-            few::scaled(&mut tile.scores, stride, scales);
-        }
-        tile.alter_slots(head.options, head.table, rows, &keys);
+/// The arguments of `segment_of`.
+struct Segment<'a, V: Lanes, S> {
+    head: &'a Decode<'a, V::Scalar>,
+    rows: Rows,
+    keys: Range<usize>,
+    tile: &'a mut Tile<V::Scalar>,
+    room: &'a mut Room<V::Scalar>,
+    source: PhantomData<S>,
+}
 
-        let Tile { scores, sums, sinks, top, total, factors, .. } = &mut *tile;
-        // SAFETY: as above.
-        let hides = unsafe {
-            let slots = (&mut scores[..], stride);
-            let hides = few::exponentials::<V>(slots, keys.len(), sinks, top, total, factors);
-            weigh::rescale::<V>(sums, few::room::<V>(dv), factors);
-            hides
-        };
-        if let Some(scales) = head.v.scales.get(keys.clone()) {
-            few::scaled(scores, stride, scales);
+impl<V: Across, S: Source<V>> Work for Segment<'_, V, S> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { head, rows, keys, tile, room, .. } = self;
+        let (count, (d, dv)) = (rows.count, head.sizes);
+        let (queries, sums) = (count * few::room::<V>(d), count * few::room::<V>(dv));
+        tile.start(head.options.sinks, rows, Sizes { rows: count, queries, sums, turned: 0 });
+        let q = &head.q[rows.first * d..(rows.first + count) * d];
+        few::pack::<V>(q, d, head.scale, &mut tile.queries);
+
+        let stride = keys.len().min(KEY_BLOCK).next_multiple_of(V::COUNT);
+        tile.room(Layout { key: 1, row: stride }, count * stride);
+        for keys in blocks(keys) {
+            let padded = keys.len().next_multiple_of(V::COUNT);
+            // SAFETY: `start` and `room` made buffers of these sizes; the addresses are those of rows that there are;
+            // the caller vouches for the instruction set.
+            unsafe {
+                let k = head.addresses::<V>(head.k, d, (keys.start, padded), room);
+                let k = (k, keys.len());
+                few::scores::<V, S>((&tile.queries, count), k, d, (&mut tile.scores, stride));
+            }
+            if let Some(scales) = head.k.scales.get(keys.clone()) {
+                few::scaled(&mut tile.scores, stride, scales);
+            }
+            tile.alter_slots(head.options, head.table, rows, &keys);
+
+            let Tile { scores, sums, sinks, top, total, factors, .. } = &mut *tile;
+            // SAFETY: as above.
+            let hides = unsafe {
+                let slots = (&mut scores[..], stride);
+                let hides = few::exponentials::<V>(slots, keys.len(), sinks, top, total, factors);
+                weigh::rescale::<V>(sums, few::room::<V>(dv), factors);
+                hides
+            };
+            if let Some(scales) = head.v.scales.get(keys.clone()) {
+                few::scaled(scores, stride, scales);
+            }
+            let weights = &scores[..];
+            // SAFETY: as above.
+            unsafe {
+                let v = head.addresses::<V>(head.v, dv, (keys.start, keys.len()), room);
+                let of = weigh::Weighing { weights, stride, keys: keys.len(), v, dv, hides };
+                weigh::weighted_sum::<V, S>(of, sums);
+            }
         }
-        head.v.addresses(keys.start, (keys.len(), AHEAD), head.keys, made, addresses);
-        let v = &addresses[..keys.len() + AHEAD];
-        let weights = &scores[..];
-        let of = weigh::Weighing { weights, stride, keys: keys.len(), v, dv, hides };
-        // SAFETY: as above.
-        unsafe { weigh::weighted_sum::<V, S>(of, sums) };
+    }
+}
+
+impl<T: Float> Decode<'_, T> {
+    /// Whether the kernels of `V` read rows that have become wide before.
+    fn widens<V: Across>(&self) -> bool {
+        let levels = self.k.levels.is_some() || self.v.levels.is_some();
+        !V::NARROW || levels || self.kind == Kind::Fp8
+    }
+
+    /// The addresses of `count` rows of `n` numbers from `start` on, as the kernels of `V` read them, and of AHEAD that
+    /// are needed next.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn addresses<'a, V: Across<Scalar = T>>(
+        &self,
+        lines: &Lines<'_, T>,
+        n: usize,
+        (start, count): (usize, usize),
+        room: &'a mut Room<T>,
+    ) -> &'a [*const u8] {
+        let addresses = &mut room.addresses[..count + AHEAD];
+        lines.addresses(start, (count, AHEAD), self.keys, &mut room.made, addresses);
+        if self.widens::<V>() {
+            let of =
+                Narrow { kind: self.kind, n, levels: lines.levels, start, last: self.keys - 1 };
+            // SAFETY: the addresses are those of rows of `n` numbers of this kind; the caller vouches for the rest.
+            unsafe { widen::<V>(of, addresses, &mut room.widened) };
+        }
+        addresses
     }
 }

@@ -283,11 +283,12 @@ unsafe fn every_channel<V: Lanes, const M: usize, const W: usize, const SELECT: 
         unsafe {
             let (v, out) = (v.add(c), out.add(c * width));
             c += match dv - c {
-                8.. if M == 1 => weighted_tile::<V, M, W, 8, SELECT>(w, v, keys, dv, out),
-                6.. if dv - c != 8 => weighted_tile::<V, M, W, 6, SELECT>(w, v, keys, dv, out),
-                4.. => weighted_tile::<V, M, W, 4, SELECT>(w, v, keys, dv, out),
-                2.. => weighted_tile::<V, M, W, 2, SELECT>(w, v, keys, dv, out),
-                _ => weighted_tile::<V, M, W, 1, SELECT>(w, v, keys, dv, out),
+                _ if SELECT => weighted_tile::<V, M, W, 1, true>(w, v, keys, dv, out),
+                8.. if M == 1 => weighted_tile::<V, M, W, 8, false>(w, v, keys, dv, out),
+                6.. if dv - c != 8 => weighted_tile::<V, M, W, 6, false>(w, v, keys, dv, out),
+                4.. => weighted_tile::<V, M, W, 4, false>(w, v, keys, dv, out),
+                2.. => weighted_tile::<V, M, W, 2, false>(w, v, keys, dv, out),
+                _ => weighted_tile::<V, M, W, 1, false>(w, v, keys, dv, out),
             };
         }
     }

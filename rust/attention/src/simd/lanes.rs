@@ -6,7 +6,7 @@ use crate::float::Float;
 ///
 /// A value comes only from `splat` or `load`, whose caller answers for the instruction set; so a
 /// method that takes a value may use it. Everything is inlined into a function that was compiled
-/// for that instruction set.
+/// for that instruction set: one that `apart` makes of a piece of work.
 pub trait Lanes: Copy {
     /// The element.
     type Scalar: Float;
@@ -18,6 +18,18 @@ pub trait Lanes: Copy {
     const BLOCK: usize;
     /// Whether `mul_add` rounds once.
     const FUSED: bool;
+
+    /// Does the work, in a function that is compiled for the instruction set: once for each type of work, whoever
+    /// asks for it. The kernels in the callers themselves would be compiled once for each of these, and together: a
+    /// compiler takes longer for one large function than for its parts.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of this type, and what the work itself asks for holds.
+    #[inline(never)]
+    unsafe fn apart<W: Work>(work: W) -> W::Output {
+        // SAFETY: the caller's.
+        unsafe { work.run() }
+    }
 
     /// # Safety
     /// The processor has the instruction set of this type.
@@ -77,4 +89,16 @@ pub trait Lanes: Copy {
         to: *mut Self::Scalar,
         to_stride: usize,
     );
+}
+
+/// Something to be done in registers, with all that it needs: the arguments of a function that `Lanes::apart` compiles.
+pub trait Work {
+    /// What it results in.
+    type Output;
+
+    /// Does it; always inlined.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of the registers that it works in, and what it says itself.
+    unsafe fn run(self) -> Self::Output;
 }

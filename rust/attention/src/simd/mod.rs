@@ -53,6 +53,7 @@ mod varlen;
 mod vectors;
 mod wave;
 mod weigh;
+mod widen;
 
 use ndarray::{Array3, Array4, ArrayRef4};
 
@@ -62,6 +63,7 @@ pub use threads::sdpa_threads;
 pub use tier::Tier;
 pub use varlen::varlen_simd;
 pub(crate) use vectors::Vectors;
+pub(crate) use widen::Levels;
 
 use attend::Call;
 

@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use ndarray::ArrayView2;
 
 use super::across::Across;
+use super::widen::Levels;
 use crate::cast::Stored;
 
 /// Bytes of the longest register.
@@ -110,6 +111,8 @@ pub(crate) enum Kind {
     Int8,
     /// Integers of 4 bits, with a scale for each row.
     Int4,
+    /// 4 bits of precision.
+    Fp8,
 }
 
 impl Kind {
@@ -150,19 +153,21 @@ pub(crate) struct Lines<'a, T> {
     pub stride: usize,
     /// One for each row, what its codes are multiplied by; or none.
     pub scales: &'a [f32],
+    /// Where one scale for each row does not do.
+    pub levels: Option<Levels<'a>>,
 }
 
 impl<'a, T: Copy> Lines<'a, T> {
     /// Rows of `n` numbers, one after the other.
     pub fn block<S: Copy>(all: &'a [S], n: usize) -> Self {
         let width = n * size_of::<S>();
-        Self { place: Place::Block(bytes_of(all)), width, stride: width, scales: &[] }
+        Self { place: Place::Block(bytes_of(all)), width, stride: width, scales: &[], levels: None }
     }
 
     /// Pages of `size` rows each, in the order of the slots.
     pub fn pages<S: Copy>(pages: Vec<&'a [S]>, size: usize, n: usize) -> Self {
         let (pages, width) = (pages.into_iter().map(bytes_of).collect(), n * size_of::<S>());
-        Self { place: Place::Pages(pages, size), width, stride: width, scales: &[] }
+        Self { place: Place::Pages(pages, size), width, stride: width, scales: &[], levels: None }
     }
 
     /// The rows of an array: in place, if the numbers of each follow each other.
@@ -176,11 +181,17 @@ impl<'a, T: Copy> Lines<'a, T> {
                 // same array.
                 let all = unsafe { std::slice::from_raw_parts(rows.as_ptr(), size) };
                 let stride = apart * size_of::<T>();
-                Self { place: Place::Block(bytes_of(all)), width, stride, scales: &[] }
+                Self {
+                    place: Place::Block(bytes_of(all)),
+                    width,
+                    stride,
+                    scales: &[],
+                    levels: None,
+                }
             }
             _ => {
                 let all = rows.iter().copied().collect();
-                Self { place: Place::Copied(all), width, stride: width, scales: &[] }
+                Self { place: Place::Copied(all), width, stride: width, scales: &[], levels: None }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::attend::{Call, Head};
 use super::buffer::Buffer;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Work};
 use super::tile::{Layout, Rows, Sizes, Tile, blocks};
 use super::{kernel, online};
 use crate::float::Float;
@@ -54,7 +54,6 @@ impl<T: Float> Wave<T> {
 ///
 /// # Safety
 /// The processor has the instruction set of `V`.
-#[inline(always)]
 pub(super) unsafe fn some_tiles<V: Lanes, const M: usize>(
     call: &Call<'_, V::Scalar>,
     rows: Rows,
@@ -77,7 +76,7 @@ pub(super) unsafe fn some_tiles<V: Lanes, const M: usize>(
     for (tile, rows) in wave.tiles.iter_mut().zip(each.clone()) {
         wave.reaches.push(tile.reach(&call.options.mask, rows, tk));
         // SAFETY: the caller vouches for the instruction set.
-        unsafe { begin::<V, M>(call, rows, head, tile) };
+        unsafe { V::apart(Begin::<V, M> { call, rows, head, tile }) };
     }
 
     let seen = wave.reaches.iter().filter(|reach| !reach.is_empty());
@@ -89,8 +88,8 @@ pub(super) unsafe fn some_tiles<V: Lanes, const M: usize>(
             if !keys.is_empty() {
                 std::mem::swap(&mut tile.scores, &mut wave.scores);
                 let follows = keys.start > reach.start;
-                // SAFETY: `begin` made room; the caller vouches for the instruction set.
-                unsafe { advance::<V, M>(call, rows, head, tile, &keys, follows) };
+                // SAFETY: `Begin` made room; the caller vouches for the instruction set.
+                unsafe { V::apart(Advance::<V, M> { call, rows, head, tile, keys, follows }) };
                 std::mem::swap(&mut tile.scores, &mut wave.scores);
             }
         }
@@ -100,70 +99,98 @@ pub(super) unsafe fn some_tiles<V: Lanes, const M: usize>(
         let (start, end) = (n * width, n * width + rows.count);
         tile.divisors(&mut lse[start..end]);
         let output = &mut output[start * dv..end * dv];
-        let (from, to) = (&mut tile.sums[..], output.as_mut_ptr());
-        // SAFETY: `from` has a line of `width` for each channel, `output` one of Dv for each row; the caller vouches
-        // for the instruction set.
-        unsafe {
-            online::divide::<V, M>(from, &tile.factors);
-            kernel::turn::<V>((dv, rows.count), from.as_ptr(), width, to, dv);
-        }
+        // SAFETY: `Begin` made room; the caller vouches for the instruction set.
+        unsafe { V::apart(Finish::<V, M> { tile, count: rows.count, dv, output }) };
     }
 }
 
 /// Makes room for the sums of a tile, and packs its queries.
-///
-/// # Safety
-/// The processor has the instruction set of `V`.
-#[inline(always)]
-unsafe fn begin<V: Lanes, const M: usize>(
-    call: &Call<'_, V::Scalar>,
+struct Begin<'a, V: Lanes, const M: usize> {
+    call: &'a Call<'a, V::Scalar>,
     rows: Rows,
-    head: Head<'_, V::Scalar>,
-    tile: &mut Tile<V::Scalar>,
-) {
-    let (d, dv, width) = (call.k.dim().3, call.v.dim().3, M * V::COUNT);
-    let sizes = Sizes { rows: width, queries: d * width, sums: dv * width, turned: 0 };
-    tile.start(call.options.sinks, rows, sizes);
-    // The rows past the last one are zeros.
-    if rows.count < width {
-        tile.queries.fill(kernel::num(0.0));
-    }
-    let q = &head.q[rows.first * d..(rows.first + rows.count) * d];
-    // SAFETY: `q` has the rows, `queries` a line of `width` for each channel; the caller vouches for the rest.
-    unsafe { kernel::turn::<V>((rows.count, d), q.as_ptr(), d, tile.queries.as_mut_ptr(), width) };
-    tile.queries.iter_mut().for_each(|x| *x *= call.scale);
+    head: Head<'a, V::Scalar>,
+    tile: &'a mut Tile<V::Scalar>,
 }
 
-/// One tile over some keys of one block. `follows`: it has seen others.
-///
-/// # Safety
-/// The processor has the instruction set of `V`, and `begin` has made room.
-#[inline(always)]
-unsafe fn advance<V: Lanes, const M: usize>(
-    call: &Call<'_, V::Scalar>,
+impl<V: Lanes, const M: usize> Work for Begin<'_, V, M> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { call, rows, head, tile } = self;
+        let (d, dv, width) = (call.k.dim().3, call.v.dim().3, M * V::COUNT);
+        let sizes = Sizes { rows: width, queries: d * width, sums: dv * width, turned: 0 };
+        tile.start(call.options.sinks, rows, sizes);
+        // The rows past the last one are zeros.
+        if rows.count < width {
+            tile.queries.fill(kernel::num(0.0));
+        }
+        let q = &head.q[rows.first * d..(rows.first + rows.count) * d];
+        let to = tile.queries.as_mut_ptr();
+        // SAFETY: `q` has the rows, `queries` a line of `width` for each channel; the caller vouches for the rest.
+        unsafe { kernel::turn::<V>((rows.count, d), q.as_ptr(), d, to, width) };
+        tile.queries.iter_mut().for_each(|x| *x *= call.scale);
+    }
+}
+
+/// One tile, for which `Begin` has made room, over some keys of one block. `follows`: it has seen others.
+struct Advance<'a, V: Lanes, const M: usize> {
+    call: &'a Call<'a, V::Scalar>,
     rows: Rows,
-    head: Head<'_, V::Scalar>,
-    tile: &mut Tile<V::Scalar>,
-    keys: &Range<usize>,
+    head: Head<'a, V::Scalar>,
+    tile: &'a mut Tile<V::Scalar>,
+    keys: Range<usize>,
     follows: bool,
-) {
-    let (d, dv, width) = (call.k.dim().3, call.v.dim().3, M * V::COUNT);
-    tile.room(Layout { key: width, row: 1 }, keys.len() * width);
-    let k = &head.k[keys.start * d..keys.end * d];
-    let v = &head.v[keys.start * dv..keys.end * dv];
-    // SAFETY: `room` and `begin` made buffers of these sizes; the caller vouches for the instruction set.
-    unsafe {
-        let seen = tile.seen(keys, width / 2);
-        let Tile { queries, scores, .. } = &mut *tile;
-        let mut extremes = kernel::scores::<V, M>(queries, (k, seen), d, scores, v.as_ptr());
-        if tile.alter(call, rows, keys) {
-            extremes = online::extremes::<V, M>(&tile.scores);
+}
+
+impl<V: Lanes, const M: usize> Work for Advance<'_, V, M> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { call, rows, head, tile, keys, follows } = self;
+        let (d, dv, width) = (call.k.dim().3, call.v.dim().3, M * V::COUNT);
+        tile.room(Layout { key: width, row: 1 }, keys.len() * width);
+        let k = &head.k[keys.start * d..keys.end * d];
+        let v = &head.v[keys.start * dv..keys.end * dv];
+        // SAFETY: `room` and `Begin` made buffers of these sizes; the caller vouches for the instruction set.
+        unsafe {
+            let seen = tile.seen(&keys, width / 2);
+            let Tile { queries, scores, .. } = &mut *tile;
+            let mut extremes = kernel::scores::<V, M>(queries, (k, seen), d, scores, v.as_ptr());
+            if tile.alter(call, rows, &keys) {
+                extremes = online::extremes::<V, M>(&tile.scores);
+            }
+            let Tile { scores, sums, sinks, top, total, factors, .. } = tile;
+            let block = online::advance::<V, M>(extremes, sinks, top, total, factors);
+            if follows && block.rescales {
+                online::rescale::<V, M>(sums, factors);
+            }
+            kernel::weighted_sum::<V, M>(scores, &block, (v, seen), dv, total, sums);
         }
-        let Tile { scores, sums, sinks, top, total, factors, .. } = tile;
-        let block = online::advance::<V, M>(extremes, sinks, top, total, factors);
-        if follows && block.rescales {
-            online::rescale::<V, M>(sums, factors);
+    }
+}
+
+/// Writes the `output` (count, Dv) of a tile that knows its divisors.
+struct Finish<'a, V: Lanes, const M: usize> {
+    tile: &'a mut Tile<V::Scalar>,
+    count: usize,
+    dv: usize,
+    output: &'a mut [V::Scalar],
+}
+
+impl<V: Lanes, const M: usize> Work for Finish<'_, V, M> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { tile, count, dv, output } = self;
+        let (from, to) = (&mut tile.sums[..], output.as_mut_ptr());
+        // SAFETY: `from` has a line of M · COUNT for each channel, `output` one of Dv for each row; the caller vouches
+        // for the instruction set.
+        unsafe {
+            online::divide::<V, M>(from, &tile.factors);
+            kernel::turn::<V>((dv, count), from.as_ptr(), M * V::COUNT, to, dv);
         }
-        kernel::weighted_sum::<V, M>(scores, &block, (v, seen), dv, total, sums);
     }
 }
