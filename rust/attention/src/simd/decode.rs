@@ -239,14 +239,19 @@ impl<V: Across, S: Source<V>> Work for Segment<'_, V, S> {
 
         let stride = keys.len().min(KEY_BLOCK).next_multiple_of(V::COUNT);
         tile.room(Layout { key: 1, row: stride }, count * stride);
+        // How many rows lie in memory together: what has become wide is read again while it is in L1.
+        let step = if head.widens::<V>() { weigh::VALUE_BLOCK } else { KEY_BLOCK };
         for keys in blocks(keys) {
             let padded = keys.len().next_multiple_of(V::COUNT);
-            // SAFETY: `start` and `room` made buffers of these sizes; the addresses are those of rows that there are;
-            // the caller vouches for the instruction set.
-            unsafe {
-                let k = head.addresses::<V>(head.k, d, (keys.start, padded), room);
-                let k = (k, keys.len());
-                few::scores::<V, S>((&tile.queries, count), k, d, (&mut tile.scores, stride));
+            for at in (0..keys.len()).step_by(step) {
+                let (padded, here) = (step.min(padded - at), step.min(keys.len() - at));
+                // SAFETY: `start` and `room` made buffers of these sizes; the addresses are those of rows that there
+                // are; the caller vouches for the instruction set.
+                unsafe {
+                    let k = head.addresses::<V>(head.k, d, (keys.start + at, padded), room);
+                    let (k, to) = ((k, here), (&mut tile.scores[at..], stride));
+                    few::scores::<V, S>((&tile.queries, count), k, d, to);
+                }
             }
             if let Some(scales) = head.k.scales.get(keys.clone()) {
                 few::scaled(&mut tile.scores, stride, scales);
@@ -264,12 +269,14 @@ impl<V: Across, S: Source<V>> Work for Segment<'_, V, S> {
             if let Some(scales) = head.v.scales.get(keys.clone()) {
                 few::scaled(scores, stride, scales);
             }
-            let weights = &scores[..];
-            // SAFETY: as above.
-            unsafe {
-                let v = head.addresses::<V>(head.v, dv, (keys.start, keys.len()), room);
-                let of = weigh::Weighing { weights, stride, keys: keys.len(), v, dv, hides };
-                weigh::weighted_sum::<V, S>(of, sums);
+            for at in (0..keys.len()).step_by(step) {
+                let (weights, here) = (&scores[at..], step.min(keys.len() - at));
+                // SAFETY: as above.
+                unsafe {
+                    let v = head.addresses::<V>(head.v, dv, (keys.start + at, here), room);
+                    let of = weigh::Weighing { weights, stride, keys: here, v, dv, hides };
+                    weigh::weighted_sum::<V, S>(of, sums);
+                }
             }
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn pack<V: Lanes>(
     }
 }
 
-/// `scores` (R, stride) = `queries`, which `pack` has written, of R rows · the keys at `k`, an address each: `keys`
+/// `scores` (R, stride), or a part of each row of it, = `queries`, which `pack` has written, of R rows · the keys at `k`, an address each: `keys`
 /// of them, up to the next multiple of COUNT any others, and AHEAD more of what is needed next.
 ///
 /// # Safety
@@ -94,7 +94,7 @@ pub(super) unsafe fn scores<V: Across, S: Source<V>>(
 ) {
     let (together, heads, room) = (keys_of::<V>(), V::COUNT / keys_of::<V>(), room::<V>(d));
     let padded = keys.next_multiple_of(V::COUNT);
-    debug_assert!(queries.len() == rows * room && scores.len() == rows * stride);
+    debug_assert!(queries.len() == rows * room && scores.len() >= (rows - 1) * stride + padded);
     debug_assert!(k.len() >= padded + AHEAD && padded <= stride);
     for first in (0..padded).step_by(V::COUNT) {
         let mut r = 0;

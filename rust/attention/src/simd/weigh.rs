@@ -12,7 +12,7 @@ use super::lanes::Lanes;
 use super::source::Source;
 
 /// Values that are weighed together, few enough to stay in L1 for all rows: 32 rows of 128 f32 are 16 KiB.
-const VALUE_BLOCK: usize = 32;
+pub(super) const VALUE_BLOCK: usize = 32;
 
 /// `sums` (R, room) times `factors` (R).
 ///
@@ -31,7 +31,7 @@ pub(super) unsafe fn rescale<V: Lanes>(sums: &mut [V::Scalar], room: usize, fact
 /// What the weighted sum of a block is made of.
 #[derive(Clone, Copy)]
 pub(super) struct Weighing<'a, T> {
-    /// (R, stride), of which each row has `keys` weights
+    /// (R, stride), or a part of each row of it, which has `keys` weights
     pub weights: &'a [T],
     pub stride: usize,
     pub keys: usize,
@@ -52,7 +52,9 @@ pub(super) unsafe fn weighted_sum<V: Across, S: Source<V>>(
     sums: &mut [V::Scalar],
 ) {
     let Weighing { keys, stride, dv, .. } = of;
-    let (rows, room) = (of.weights.len() / stride, room::<V>(dv));
+    let room = room::<V>(dv);
+    let rows = sums.len() / room;
+    debug_assert!(of.weights.len() >= (rows - 1) * stride + keys);
     debug_assert!(sums.len() == rows * room && of.v.len() >= keys + AHEAD);
     // SAFETY: as for this function.
     let selects = of.hides && !unsafe { all_finite::<V, S>(&of.v[..keys], dv) };

@@ -9,7 +9,6 @@ use super::across::{Across, LONGEST};
 use super::few::{AHEAD, ask};
 use super::kernel::num;
 use super::source::{Bf16, F16, Int4, Int8, Kind, Source};
-use crate::float::Float;
 use crate::fp8::e4m3_value;
 
 /// What the codes of each row are multiplied by, and what is then added.
@@ -25,21 +24,39 @@ pub(crate) struct Levels<'a> {
 
 impl Levels<'_> {
     /// `row`: the codes of one slot as if they had a sign, of which there are `count`; then what they stand for.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `V`.
     #[inline(always)]
-    fn apply<T: Float>(&self, slot: usize, row: &mut [T], count: T) {
+    unsafe fn apply<V: Across>(&self, slot: usize, row: &mut [V::Scalar], count: V::Scalar) {
+        let wide = |x: f32| num::<V::Scalar>(f64::from(x));
         let groups = row.len().div_ceil(self.group);
         for (g, codes) in row.chunks_mut(self.group).enumerate() {
             let at = slot * groups + g;
-            let scale = T::from_f64(f64::from(self.scales[at]));
-            match self.zeros.get(at) {
-                None => codes.iter_mut().for_each(|x| *x *= scale),
-                Some(&zero) => {
-                    let zero = T::from_f64(f64::from(zero));
-                    for x in codes {
-                        let code = if *x < T::zero() { *x + count } else { *x };
-                        *x = code * scale + zero;
-                    }
+            let (scale, zero) = (wide(self.scales[at]), self.zeros.get(at).map(|&zero| wide(zero)));
+            let mut registers = codes.chunks_exact_mut(V::COUNT);
+            for codes in &mut registers {
+                // SAFETY: a chunk has COUNT numbers; the caller vouches for the instruction set.
+                unsafe {
+                    let x = V::load(codes.as_ptr());
+                    let x = match zero {
+                        None => x.mul(V::splat(scale)),
+                        Some(zero) => {
+                            let code = x.select_negative(x.add(V::splat(count)), x);
+                            code.mul(V::splat(scale)).add(V::splat(zero))
+                        }
+                    };
+                    x.store(codes.as_mut_ptr());
                 }
+            }
+            for x in registers.into_remainder() {
+                *x = match zero {
+                    None => *x * scale,
+                    Some(zero) => {
+                        let code = if *x < num(0.0) { *x + count } else { *x };
+                        code * scale + zero
+                    }
+                };
             }
         }
     }
@@ -139,8 +156,92 @@ unsafe fn widen_rows<V: Across, S: Source<V>>(
             }
         }
         if let Some(levels) = levels {
-            levels.apply((start + row).min(last), &mut to[..n], num((1_u32 << S::BITS) as f64));
+            let (slot, count) = ((start + row).min(last), num(f64::from(1_u32 << S::BITS)));
+            // SAFETY: as for this function.
+            unsafe { levels.apply::<V>(slot, &mut to[..n], count) };
         }
         addresses[row] = to.as_ptr().cast();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::Array2;
+
+    use super::super::registers::on_every_tier;
+    use super::super::tier::Tier;
+    use super::super::vectors::Vectors;
+    use super::*;
+    use crate::quantise::{Codes, Format, Quantisation, quantise, restored};
+
+    const SLOTS: usize = 5;
+
+    /// The first four slots from the second on, of which one is past the last.
+    fn widened<V: Across<Scalar = f32>>(kind: Kind, codes: &Codes<ndarray::Ix2>) -> Vec<Vec<f32>> {
+        let (n, group) = (codes.channels, codes.quantisation.group_of(codes.channels));
+        let (scales, zeros) = (codes.scale.as_slice().unwrap(), codes.zero.as_slice().unwrap());
+        let levels = (!scales.is_empty()).then_some(Levels { scales, zeros, group });
+        let line = |slot: usize| codes.codes.row(slot.min(SLOTS - 1)).to_slice().unwrap().as_ptr();
+        let mut addresses: Vec<_> = (2..6 + AHEAD).map(line).collect();
+        let (of, mut wide) = (Narrow { kind, n, levels, start: 2, last: SLOTS - 1 }, vec![]);
+        // SAFETY: the tests ask only for tiers of this machine; each address is that of a row.
+        unsafe { widen::<V>(of, &mut addresses, &mut wide) };
+        let row = |&from: &*const u8| {
+            // SAFETY: `widen` wrote n numbers there, which `wide` still holds.
+            unsafe { std::slice::from_raw_parts(from.cast::<f32>(), n) }.to_vec()
+        };
+        addresses[..4].iter().map(row).collect()
+    }
+
+    #[test]
+    fn rows_have_the_bits_of_the_text() {
+        fn check<V: Across<Scalar = f32>>() {
+            let kinds = [Kind::F16, Kind::Bf16, Kind::Int8, Kind::Int4, Kind::Fp8];
+            for (format, kind) in Format::ALL.into_iter().zip(kinds) {
+                for n in [1, 5, 16, 67] {
+                    for group in [None, Some(1), Some(3), Some(16)] {
+                        for zero_point in [false, true] {
+                            if !format.is_integer() && (zero_point || group.is_some()) {
+                                continue;
+                            }
+                            let number = |(t, c): (usize, usize)| {
+                                ((t * 131 + c * 37) % 23) as f32 * 0.37 - 3.9
+                            };
+                            let x = Array2::from_shape_fn((SLOTS, n), number);
+                            let how = Quantisation { format, group, zero_point };
+                            let codes = quantise(&x, how).unwrap();
+                            let want = restored(&codes);
+                            for (row, got) in widened::<V>(kind, &codes).iter().enumerate() {
+                                let want = want.row((row + 2).min(SLOTS - 1));
+                                let same =
+                                    got.iter().zip(want).all(|(x, y)| x.to_bits() == y.to_bits());
+                                assert!(same, "{how:?}, {n}: {got:?}, not {want}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        on_every_tier!(check::<f32>);
+    }
+
+    #[test]
+    fn every_code_of_fp8() {
+        fn check<V: Across<Scalar = f32>>() {
+            let all: Vec<u8> = (0..=255).collect();
+            for first in (0..256).step_by(V::COUNT) {
+                let mut got = [0.0; LONGEST];
+                // SAFETY: the tests ask only for tiers of this machine; first + COUNT <= 256.
+                unsafe {
+                    <Fp8 as Source<V>>::load(all.as_ptr().add(first)).store(got.as_mut_ptr());
+                }
+                for (&code, got) in all[first..].iter().zip(&got[..V::COUNT]) {
+                    let want = e4m3_value(code);
+                    let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+                    assert!(same, "{code:#x}: {got}, not {want}");
+                }
+            }
+        }
+        on_every_tier!(check::<f32>);
     }
 }
