@@ -52,6 +52,15 @@ check_rust_lint() {
     fi
 }
 
+check_rust_aarch64() {
+    target=aarch64-unknown-linux-gnu
+    if has rustc && [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+        need "Rust's standard library for $target" \
+            "rustup target add $target   (Debian's Rust: sudo dpkg --add-architecture arm64 && sudo apt-get update && \
+sudo apt-get install libstd-rust-dev:arm64)"
+    fi
+}
+
 check_julia() {
     here=$(cd "$(dirname "$0")/.." && pwd)
     version=$(julia --version 2>/dev/null | sed -n 's/^julia version 1\.\([0-9]*\)\..*/\1/p')
@@ -71,6 +80,7 @@ for what in "$@"; do
     python) check_python ;;
     rust) check_rust ;;
     rust-lint) check_rust_lint ;;
+    rust-aarch64) check_rust_aarch64 ;;
     julia) check_julia ;;
     *)
         echo "toolchains.sh: unknown toolchain '$what'" >&2

@@ -30,7 +30,7 @@ fn main() {
     let (few, full) = match tier {
         Tier::Avx512 => (4, 16),
         Tier::Avx2 => (4, 8),
-        Tier::Portable => (2, 4),
+        Tier::Neon | Tier::Portable => (2, 4),
     }; // half a register or less, and a whole one
     for (batch, hkv, tk, d) in SHAPES {
         let ramp = |heads: usize, t: usize| {

@@ -81,8 +81,8 @@ def sdpa_simd(
     """`sdpa` with vector instructions, and its log-sum-exp; same arguments and errors, no other intermediates.
 
     dropout: raises Unsupported, unless it is None.
-    tier: "avx512", "avx2" or "portable". None = the one that the environment variable ROSETTA_SIMD_TIER names, else
-        the widest of this machine. Raises Unsupported for one that the machine lacks.
+    tier: "avx512", "avx2", "neon" or "portable". None = the one that the environment variable ROSETTA_SIMD_TIER
+        names, else the widest of this machine. Raises Unsupported for one that the machine lacks.
     """
     return OutputLse(*_rust.sdpa_simd(q, k, v, (mask, bias, scale, softcap, sinks, dropout), tier))
 

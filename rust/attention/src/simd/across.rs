@@ -105,7 +105,9 @@ unsafe fn each<V: Lanes>(number: impl Fn(usize) -> f32) -> V {
 
 /// Those of `sums` in one line; K · H = N.
 #[inline(always)]
-fn line<V: Copy, const K: usize, const H: usize, const N: usize>(sums: [[V; K]; H]) -> [V; N] {
+pub(super) fn line<V: Copy, const K: usize, const H: usize, const N: usize>(
+    sums: [[V; K]; H],
+) -> [V; N] {
     debug_assert!(K * H == N);
     let mut line = [sums[0][0]; N];
     for l in 0..N {

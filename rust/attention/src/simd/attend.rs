@@ -118,6 +118,9 @@ fn perform<T: Float>(call: &Call<'_, T>, task: Task<'_, T>) {
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { on_registers::<<T as Vectors>::Avx2>(call, task) },
+        // SAFETY: the tier is available.
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon => unsafe { on_registers::<<T as Vectors>::Neon>(call, task) },
         // SAFETY: these registers need no instruction set.
         _ => unsafe { on_registers::<T::Portable>(call, task) },
     }

@@ -1,18 +1,19 @@
 //! Attention over the slots of a cache where they lie, by the kernels for few rows.
 //!
-//! What it changes, beside the attend of a readable cache: nothing is gathered, restored or widened, but in registers,
-//! and no score is kept. Halves and integers become f32 where they are multiplied (in f64 and on the portable tier, a
-//! block of rows before it is read); the scale of a row's codes is multiplied into its score and its weight. Codes with
-//! zero points, with scales for groups of channels, and fp8 are restored a block of rows at a time. Integer dot
-//! products would need queries in few bits too, which the bounds do not allow. Slots are ascending in their positions,
-//! so causal masks and windows are intervals of slots; in a rotating cache two, what stays and the window. Many rows,
-//! as in prefill over what is held, go a register of rows at a time: half as fast as in a tile. Where nothing has to be
-//! widened and no position is missing, they go to the tiles of `sdpa_simd`.
+//! What it changes, beside the attend of a readable cache: nothing is gathered, and no score is kept. Halves and integers
+//! become f32 in the registers where they are multiplied; the scale of a row's codes is multiplied into its score and its
+//! weight. Codes with zero points, with scales for groups of channels, and fp8 become f32 some rows before they are read
+//! (`widen`), and so do all kinds on the portable tier; in f64 they are restored as the readable text does it. Integer dot
+//! products would need queries in few bits too: three parts of 8 bits keep 24 of the largest channel, but the bounds are
+//! those of each channel, and with four parts they take as long as the multiply-adds that they replace. Slots are
+//! ascending in their positions, so causal masks and windows are intervals of slots; in a rotating cache two, what stays
+//! and the window. Many rows, as in prefill over what is held, go a register of rows at a time: half as fast as in a tile.
+//! Where nothing has to be widened and no position is missing, they go to the tiles of `sdpa_simd`.
 //!
-//! Decode with G = 4 over 16384 slots of 128 channels, against f32 (128 MiB, AVX-512): f16 and bf16 1.8 times as fast,
-//! int8 2.5, int4 2.7, where multiply-adds are what the time goes to; f32 in pages of 64 slots 0.99, of 16 0.86;
-//! restored: int8 with zero points 1.0, fp8 0.6, int4 with zero points 0.1 (`cargo run --release --example
-//! cache_ratio`).
+//! Decode with G = 4 over 16384 slots of 128 channels, against f32 (128 MiB, AVX-512, Zen 4): f16 1.6 to 1.9 times as fast,
+//! bf16 2.1 to 2.3, int8 2.3 to 2.4, int4 2.0, int8 and int4 with zero points 1.3, fp8 1.2, f32 in pages of 64 slots 1.1,
+//! of 16 0.9 (`cargo run --release --example cache_ratio`). The multiply-adds alone take 2.3 ms of the 3.7 ms of int8: no
+//! kernel that makes them could be more than 3.9 times as fast as f32 here.
 
 use ndarray::{Array1, Array3, Array4, ArrayRef4, s};
 
@@ -136,6 +137,9 @@ pub(super) fn attend<T: Float>(call: &Call<'_, T>) -> (Array4<T>, Array3<T>) {
         // SAFETY: the tier is available.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { every_head::<<T as Vectors>::Avx2>(call, out, lses) },
+        // SAFETY: the tier is available.
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon => unsafe { every_head::<<T as Vectors>::Neon>(call, out, lses) },
         // SAFETY: these registers need no instruction set.
         _ => unsafe { every_head::<T::Portable>(call, out, lses) },
     }

@@ -147,6 +147,10 @@ mod tests {
         if Tier::Avx512.is_available() {
             all.push((each::<T::Avx512>(x), T::Avx512::FUSED));
         }
+        #[cfg(target_arch = "aarch64")]
+        if Tier::Neon.is_available() {
+            all.push((each::<T::Neon>(x), T::Neon::FUSED));
+        }
         for (got, fused) in all {
             let halves = if fused { 0.25 } else { 1.25 };
             for (&x, got) in x.iter().zip(got) {
@@ -185,6 +189,10 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         if Tier::Avx512.is_available() {
             assert!(each::<<f64 as Vectors>::Avx512>(&x).iter().zip(&want).all(same));
+        }
+        #[cfg(target_arch = "aarch64")]
+        if Tier::Neon.is_available() {
+            assert!(each::<<f64 as Vectors>::Neon>(&x).iter().zip(&want).all(same));
         }
     }
 }

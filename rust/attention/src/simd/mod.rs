@@ -22,13 +22,14 @@
 //!   and 512, and 1.2 to 1.3 where there are 16, 17 keys or one: AVX-512 and f32, the commit before and this in turns in
 //!   one program, best times; `conformance bench --full --ops sdpa --ports rust --save F`, then with `--check F`,
 //!   compares two commits as well.
-//! - Products are fused with sums (AVX-512, AVX2). The order of every sum depends on the head of a query alone: its
-//!   sizes, G · Tq, and its mask. On one tier a query gets the same bits whatever else is in the call
+//! - Products are fused with sums (AVX-512, AVX2, NEON). The order of every sum depends on the head of a query alone:
+//!   its sizes, G · Tq, and its mask. On one tier a query gets the same bits whatever else is in the call
 //!   (`tests/simd.rs`), on any number of threads (`tests/threads.rs`).
 //!
 //! [`sdpa_threads`] shares the queries of a call among threads, and [`varlen_simd`] takes packed sequences.
 //!
-//! The instruction set is chosen when it runs, see [`Tier`].
+//! The instruction set is chosen when it runs, see [`Tier`]. All figures here and in the modules are of AVX-512 or
+//! AVX2. NEON is tested under emulation (`make aarch64`), never on a processor that has it, and was never timed.
 
 mod across;
 mod attend;
@@ -43,8 +44,12 @@ mod exp;
 mod few;
 mod kernel;
 mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod online;
 mod portable;
+#[cfg(test)]
+mod registers;
 mod source;
 mod threads;
 mod tier;
@@ -74,7 +79,7 @@ use crate::sdpa::Sdpa;
 /// [`sdpa`](fn@crate::sdpa()) with its log-sum-exp: output (B, Hq, Tq, Dv) and lse (B, Hq, Tq).
 ///
 /// `tier`: the instruction set; `None` takes the one that the environment variable
-/// `ROSETTA_SIMD_TIER` names (avx512, avx2, portable), else the widest that there is.
+/// `ROSETTA_SIMD_TIER` names (avx512, avx2, neon, portable), else the widest that there is.
 ///
 /// # Errors
 /// `ShapeMismatch`, `InvalidConfig`; `Unsupported` for a tier that this machine lacks, and for dropout.

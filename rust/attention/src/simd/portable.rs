@@ -1,4 +1,4 @@
-//! Registers as plain arrays: for machines without AVX2. The compiler makes of them what the
+//! Registers as plain arrays: for machines without AVX2 or NEON. The compiler makes of them what the
 //! target has, 128-bit vectors on any x86-64 or AArch64.
 
 #[cfg(target_arch = "x86_64")]

@@ -16,13 +16,15 @@ pub enum Tier {
     Avx512,
     /// AVX2, FMA and F16C: 8 f32 or 4 f64 in a register.
     Avx2,
+    /// NEON, of AArch64: 4 f32 or 2 f64 in a register.
+    Neon,
     /// What every processor of the target has.
     Portable,
 }
 
 impl Tier {
     /// All tiers, the widest first.
-    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
 
     /// Whether this machine has it.
     pub fn is_available(self) -> bool {
@@ -37,6 +39,13 @@ impl Tier {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx512 | Self::Avx2 => false,
+            // In the order of bytes that the widening loads are written for.
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => {
+                cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon")
+            }
+            #[cfg(not(target_arch = "aarch64"))]
+            Self::Neon => false,
             Self::Portable => true,
         }
     }
@@ -74,6 +83,7 @@ impl fmt::Display for Tier {
         f.write_str(match self {
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
+            Self::Neon => "neon",
             Self::Portable => "portable",
         })
     }
@@ -84,7 +94,7 @@ impl FromStr for Tier {
 
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|tier| tier.to_string() == name).ok_or_else(|| {
-            let expected = "avx512, avx2 or portable";
+            let expected = "avx512, avx2, neon or portable";
             AttentionError::InvalidConfig(Fault::new("sdpa", "tier", expected, name))
         })
     }
@@ -92,7 +102,7 @@ impl FromStr for Tier {
 
 #[cfg(test)]
 mod tests {
-    use super::Tier::{Avx2, Avx512, Portable};
+    use super::Tier::{Avx2, Avx512, Neon, Portable};
     use super::*;
 
     #[test]
@@ -104,13 +114,15 @@ mod tests {
         let (all, narrow) = (&Tier::ALL, &[Avx2, Portable]);
         assert_eq!((on(all, None, None), on(narrow, None, None)), (Ok(Avx512), Ok(Avx2)));
         assert_eq!(on(&[Portable], None, None), Ok(Portable));
+        assert_eq!(on(&[Neon, Portable], None, None), Ok(Neon));
         assert_eq!(on(all, None, Some("portable")), Ok(Portable));
         assert_eq!(on(all, Some(Avx2), Some("portable")), Ok(Avx2));
         assert_eq!(on(all, Some(Avx2), Some("sse9")), Ok(Avx2));
         let missing = Err("tier.avx512 is not offered here".into());
         assert_eq!(on(narrow, Some(Avx512), None), missing);
         assert_eq!(on(narrow, None, Some("avx512")), missing);
-        let unknown = "sdpa: tier: expected avx512, avx2 or portable, got sse9";
+        assert_eq!(on(narrow, None, Some("neon")), Err("tier.neon is not offered here".into()));
+        let unknown = "sdpa: tier: expected avx512, avx2, neon or portable, got sse9";
         assert_eq!(on(all, None, Some("sse9")), Err(unknown.into()));
     }
 }

@@ -11,6 +11,8 @@ use super::cached;
 use super::decode::Partial;
 use super::exp::{self, Table};
 use super::lanes::Lanes;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::portable;
 use super::tier::Tier;
 use super::wave::Wave;
@@ -27,6 +29,9 @@ pub trait Vectors: Sized + 'static {
     /// 512 bits.
     #[cfg(target_arch = "x86_64")]
     type Avx512: Across<Scalar = Self>;
+    /// 128 bits.
+    #[cfg(target_arch = "aarch64")]
+    type Neon: Across<Scalar = Self>;
     /// The numbers that `exp` needs.
     const EXP: &'static Table<Self>;
 
@@ -50,6 +55,8 @@ pub trait Vectors: Sized + 'static {
             Tier::Avx512 => <Self::Avx512 as Lanes>::COUNT,
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2 => <Self::Avx2 as Lanes>::COUNT,
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon => <Self::Neon as Lanes>::COUNT,
             _ => <Self::Portable as Lanes>::COUNT,
         }
     }
@@ -61,6 +68,8 @@ impl Vectors for f32 {
     type Avx2 = avx2::F32x8;
     #[cfg(target_arch = "x86_64")]
     type Avx512 = avx512::F32x16;
+    #[cfg(target_arch = "aarch64")]
+    type Neon = neon::F32x4;
     const EXP: &'static Table<f32> = &exp::F32;
 
     fn kept() -> &'static LocalKey<Cell<Option<Wave<f32>>>> {
@@ -87,6 +96,8 @@ impl Vectors for f64 {
     type Avx2 = avx2::F64x4;
     #[cfg(target_arch = "x86_64")]
     type Avx512 = avx512::F64x8;
+    #[cfg(target_arch = "aarch64")]
+    type Neon = neon::F64x2;
     const EXP: &'static Table<f64> = &exp::F64;
 
     fn kept() -> &'static LocalKey<Cell<Option<Wave<f64>>>> {
