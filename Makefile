@@ -14,16 +14,19 @@ SET_UP = @command -v $(PYTHON) >/dev/null || { PYTHON=$(PYTHON) sh scripts/toolc
 	$(if $(PORTS),$(filter rust julia,$(subst $(comma), ,$(PORTS))),rust julia); exit 1; }; \
 	$(PYTHON) scripts/setup.py $(PORT_FLAGS) --for
 
+# Images of containers set it: then every port compiles NumPy or PyTorch anew at each start. Empty is unset.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 N ?= 2000
 SEED ?= 0
 PEERS := onnxruntime,onnxruntime-web,tfjs
-.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory decode bench compare browser serve-browser site fmt lint clean
+.PHONY: help setup build fixtures test-all conform peers conform-peers fuzz memory decode bench compare browser serve-browser aarch64 site fmt lint clean
 
 help: ## list the targets
 	@echo "make TARGET [PORTS=python,torch,rust,typescript,julia] [OPS=softmax,sdpa,mha,kv_cache]"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  %-10s %s\n", $$1, $$2 }'
 	@echo
 	@echo "PORTS narrows what is set up and run, OPS what is asked. $(CONFORMANCE) --help is the command line behind them."
 
@@ -73,6 +76,9 @@ browser: ## the TypeScript library in a page of your own browser: every rung tim
 serve-browser:
 	$(SET_UP) run
 	@.tools/bin/node typescript/tools/serve_page.ts
+
+aarch64: ## what test-all leaves out: the NEON kernels, compiled, and tested where there is an emulator; minutes
+	@sh scripts/aarch64.sh
 
 fixtures: ## make the generated cases, and prove that the committed ones are what the code makes
 	$(SET_UP) run

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from steps import (
     VENV,
     VENV_PYTHON,
     SetupError,
+    beside,
     fail,
     hash_files,
     is_stamped,
@@ -145,7 +146,7 @@ def only_one_at_a_time() -> Iterator[None]:
 
 
 def set_up(ports: list[dict], requirements: list[str], build: bool) -> bool:
-    """Every step in order; true when any had something to do."""
+    """Every step in order, but Rust's build beside the others; true when any had something to do."""
     wanted = list(requirements)
     for what, files in PORT_REQUIREMENTS.items():
         if any_uses(ports, what):
@@ -154,16 +155,21 @@ def set_up(ports: list[dict], requirements: list[str], build: bool) -> bool:
     if any_uses(ports, "julia"):  # first, as the one whose download may turn out to be unreachable
         done.append(set_up_julia())
     done.append(make_venv())
-    done += [install_requirements(name) for name in dict.fromkeys(wanted)]
-    done += [install_own_package(ROOT / folder) for folder in OWN_PACKAGES]
-    if "typescript" in wanted:
-        done.append(link_node())
-    if any_uses(ports, "typescript"):
-        done.append(install_node_packages(ROOT / "typescript"))
-        done.append(compile_kernels(ROOT / "typescript"))
+    rust = next((port for port in ports if build and port["name"] == "rust"), None)
+    if rust:  # longer than all others together, and it needs nothing of theirs
+        done += [install_requirements(name) for name in PORT_REQUIREMENTS["rust"]]
+    work = build_work(rust) if rust else None
+    with beside("build: rust", work):
+        done += [install_requirements(name) for name in dict.fromkeys(wanted)]
+        done += [install_own_package(ROOT / folder) for folder in OWN_PACKAGES]
+        if "typescript" in wanted:
+            done.append(link_node())
+        if any_uses(ports, "typescript"):
+            done.append(install_node_packages(ROOT / "typescript"))
+            done.append(compile_kernels(ROOT / "typescript"))
     if build:
-        done += [build_port(port) for port in ports]
-    return any(done)
+        done += [build_port(port) for port in ports if port is not rust]
+    return any(done) or work is not None
 
 
 def set_up_julia() -> bool:
@@ -301,18 +307,30 @@ def compile_kernels(folder: Path) -> bool:
 
 def build_port(port: dict) -> bool:
     """Runs the `build` of a port file, when a source that it depends on has changed."""
+    work = build_work(port)
+    if work is None:
+        return False
+    with step(f"build: {port['name']}"):
+        work()
+    return True
+
+
+def build_work(port: dict) -> Callable[[], None] | None:
+    """What building a port takes; None when it has no `build`, or was built from these very sources."""
     command = port.get("build")
     if not command:
-        return False
+        return None
     files = [file for folder in source_folders(port) for file in source_files(folder)]
     value = hash_files(files, *command)
     stamp = STAMPS / f"build-{port['name']}"
     if is_stamped(stamp, value):
-        return False
-    with step(f"build: {port['name']}"):
+        return None
+
+    def work() -> None:
         run_logged(command, f"build-{port['name']}", env=port.get("env"))
         write_stamp(stamp, value)
-    return True
+
+    return work
 
 
 def source_folders(port: dict) -> list[Path]:

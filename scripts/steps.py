@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,6 +53,24 @@ def step(what: str) -> Iterator[None]:
     print(f"{time.monotonic() - started:6.1f} s", flush=True)
 
 
+@contextmanager
+def beside(what: str, work: Callable[[], None] | None) -> Iterator[None]:
+    """Does a long step in a thread of its own while the steps of the block are done, and then waits for it.
+
+    A failure of it is raised when it is waited for. One of the block is raised once the long step has ended, which
+    thus is not lost.
+    """
+    if work is None:
+        yield
+        return
+    say(f"  {what}: begins, beside the steps that follow")
+    with ThreadPoolExecutor(1) as thread:
+        begun = thread.submit(work)
+        yield
+        with step(f"{what}: what is left of it"):
+            begun.result()
+
+
 def tool_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of every command: the checkout's own tools come first."""
     own = {
@@ -59,6 +78,9 @@ def tool_environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         "PATH": os.pathsep.join([str(VENV / "bin"), str(TOOLS / "bin"), os.environ.get("PATH", "")]),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PYO3_PYTHON": str(VENV_PYTHON),
+        # Empty is unset. Images of containers set it, and each of the hundreds of Pythons that the tests start would
+        # compile NumPy anew, which is half of its start.
+        "PYTHONDONTWRITEBYTECODE": "",
         "NO_COLOR": "1",
         "CARGO_TERM_COLOR": "never",
     }

@@ -33,9 +33,21 @@ PORTS = ("python", "torch", "rust", "typescript", "julia")
 FUZZED, TRACED = "2000", "1000"
 CACHES = "kv_cache"
 SIDE_BY_SIDE = 2
-# In which order they begin: lint at once, since it fails most often, then the longest. Cargo has one build folder, so
-# lint and rust would wait for each other: they are far apart.
-ORDER = ("lint", "harness", "julia", "conformance", "rust", "fuzz", "fuzz caches", "python", "fixtures", "rust docs")
+# In which order they begin: lint at once, since it fails most often, then the longest, so that both cores are busy to
+# the end. Cargo has one build folder, so lint, rust and its docs would wait for each other: they are far apart.
+ORDER = (
+    "lint",
+    "harness",
+    "julia",
+    "conformance",
+    "rust",
+    "fuzz",
+    "fuzz caches",
+    "tiers",
+    "python",
+    "fixtures",
+    "rust docs",
+)
 # A machine tests but one of the kernels that the fast rungs choose from: the others are forced, each by a port file.
 # What one needs of the processor, where it is not what every one has.
 FORCED = ROOT / "conformance/ports/forced"

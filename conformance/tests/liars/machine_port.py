@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from honest import write_answer
 
-from conformance.case import Case
-from conformance.fixtures import load_suite
+from conformance.case import Case, read_suite
 from conformance.judge import output_dtype
 from conformance.oracle import answer
 from conformance.oracle.kv_cache import predict_codes
+from conformance.repository import ROOT
 from conformance.tensors import NUMPY_DTYPES, Tensors, is_float, read_tensors, write_tensors
 
 NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
@@ -23,7 +23,8 @@ NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 def claims() -> dict[str, Any]:
     """All that any case asks of a cache."""
-    features = {name for case in load_suite("kv_cache").suite.cases for name in case.features}
+    cases = read_suite(ROOT / "conformance/fixtures/kv_cache").cases
+    features = {name for case in cases for name in case.features}
     return {"kv_cache": {"variants": ["naive"], "dtypes": sorted(NUMPY_DTYPES), "features": sorted(features)}}
 
 
