@@ -2,15 +2,15 @@
 //!
 //! With a query in each lane most lanes would idle, and memory is what the time goes to. Here the lanes are *channels*,
 //! and each key and value is loaded once for a whole group: 4 keys and 4 heads have 16 sums in flight, which are turned
-//! and added up in registers at the end, all 16 together. Each row is asked for 32 rows before it is needed, whatever page
-//! or block it lies in. Everything is stored with the rows first.
+//! and added up in registers at the end, all 16 together. Each row is asked for 32 rows before it is needed, whatever
+//! page or block it lies in. Everything is stored with the rows first.
 //!
 //! Against the same loops that asked for nothing and walked the quarters of a block at once instead: 1.5 times as fast
 //! with G = 4, Tk 4096 and D 128 (28.9 GB/s of K and V), 1.25 in a batch of 8 with Tk 1024, 1.2 with Tk 16384, 1.1 with
-//! 8 MiB, which stay in L3, and 0.95 with 2 MiB, which stay in L2; of int8, 128 MiB as f32, 1.25 (two builds in turns, AVX-512,
-//! Zen 4; no program that has both is kept: `conformance bench --full --ops sdpa --ports rust --save F`, then with
-//! `--check F`, compares two commits). Asking 16 or 64 rows before, or in four streams, is slower by a tenth in one place or
-//! the other. Against a tile: `cargo run --release --example simd_ratio`.
+//! 8 MiB, which stay in L3, 0.95 with 2 MiB, which stay in L2, and 1.25 with 128 MiB as int8 (two builds in turns,
+//! AVX-512, Zen 4; no program that has both is kept: `conformance bench --full --ops sdpa --ports rust --save F`, then
+//! with `--check F`, compares two commits). Asking 16 or 64 rows before, or in four streams, is slower by a tenth in one
+//! place or the other. Against a tile: `cargo run --release --example simd_ratio`.
 //!
 //! A key has the same score, bit by bit, wherever it stands among others, and a row the same sums whatever else is at
 //! work; not so between these loops and those of a [tile](super::kernel), which add in another order. Which of the
