@@ -11,7 +11,9 @@ from .errors import UsageError
 THREADS_HELP = (
     "Granted to every port; with `1,2` rungs that are made for it are timed with both, a process for each."
 )
-GOALS_HELP = "Times nothing: what a report (`last`: the newest) says about the goals, or of --scaling about growth."
+GOALS_HELP = (
+    "Times nothing: what a report (`last`: the newest) says about the goals, or of --scaling about growth."
+)
 WRITE_HELP = "With --goals: puts it between the markers of README.md and docs/benchmarks.md."
 PORTS_HELP = "Only these ports, peers too. Without it: all but the peers."
 

@@ -202,8 +202,8 @@ pub(super) unsafe fn segment<V: Across>(
 /// `segment` by kernels that read `S`.
 ///
 /// # Safety
-/// The processor has the instruction set of `V`, and `S` is what `head.kind` names, or `Computed` where `V` is not
-/// narrow.
+/// The processor has the instruction set of `V`, and `S` is what `head.kind` names, or `Computed` where rows are widened
+/// before.
 unsafe fn segment_of<V: Across, S: Source<V>>(
     head: &Decode<'_, V::Scalar>,
     (rows, keys): (Rows, Range<usize>),
