@@ -3,7 +3,6 @@
 //! Letters: B batch, H heads, L slots of the longest row, n channels, g groups of them.
 
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use ndarray::{Ix3, Ix4};
 use safetensors::Dtype;
@@ -12,7 +11,7 @@ use crate::allocation::Purpose;
 use crate::cache_content::{Column, Contents, Entries, array_from_bytes, array_to_bytes};
 use crate::errors::Result;
 use crate::float::Float;
-use crate::fp8::e4m3_value;
+use crate::fp8::E4M3;
 use crate::memory::Memory;
 use crate::quantise::{Codes, Format, Quantisation, value};
 use crate::rows::Rows;
@@ -100,11 +99,11 @@ impl CodeMemory {
     }
 
     /// One head of row `b`: as `kind` says, or restored a few slots at a time.
-    pub(crate) fn head<T: Float>(&self, b: usize, h: usize, as_codes: bool) -> Lines<'_, T> {
+    pub(crate) fn head<T: Float>(&self, b: usize, h: usize) -> Lines<'_, T> {
         let (codes, scale) = (self.codes.head(b, h), self.scale.head(b, h));
         let (bytes, scales, zeros) = self.quantisation.sizes(self.channels);
         let (zero, n) = (self.zero.head(b, h), self.channels);
-        if as_codes && self.kind::<T>() != Kind::Computed {
+        if self.kind::<T>() != Kind::Computed {
             let lines = Lines::block(codes, bytes);
             if zeros == 0 && scales < 2 {
                 return Lines { scales: scale, ..lines };
@@ -216,8 +215,6 @@ fn restore_slot<T: Float>(
     n: usize,
     to: &mut Vec<T>,
 ) {
-    static FP8: LazyLock<[f32; 256]> =
-        LazyLock::new(|| std::array::from_fn(|code| e4m3_value(code as u8)));
     let number = |x: f32| T::from_f64(f64::from(x));
     let group = quantisation.group_of(n);
     match quantisation.format {
@@ -225,7 +222,7 @@ fn restore_slot<T: Float>(
             let one = |channel| number(value(codes, scale, zero, channel, n, quantisation));
             to.extend((0..n).map(one));
         }
-        Format::Fp8E4m3 => to.extend(codes.iter().map(|&code| number(FP8[usize::from(code)]))),
+        Format::Fp8E4m3 => to.extend(codes.iter().map(|&code| number(E4M3[usize::from(code)]))),
         Format::Int8 => {
             for (g, codes) in codes.chunks(group).enumerate() {
                 let scale = scale[g];

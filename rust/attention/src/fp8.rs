@@ -2,6 +2,12 @@
 //!
 //! Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, table 1 (e4m3).
 
+use std::sync::LazyLock;
+
+/// The number that each code stands for.
+pub(crate) static E4M3: LazyLock<[f32; 256]> =
+    LazyLock::new(|| std::array::from_fn(|code| e4m3_value(code as u8)));
+
 /// The nearest of the numbers with four bits of precision, half to even, at most 448 in size.
 pub(crate) fn e4m3_code(x: f32) -> u8 {
     if x.is_nan() {

@@ -30,7 +30,7 @@ use crate::quantise::{Codes, Quantisation, quantise, restored};
 use crate::rope::Rope;
 use crate::rows::Rows;
 use crate::sdpa::{Sdpa, Steps};
-use crate::simd::{Cached, KeysValues, Kind, Tier, check_cached};
+use crate::simd::{Cached, KeysValues, Tier, check_cached};
 use crate::track::Track;
 
 /// Codes of keys and values. A call that fails leaves the cache as it was.
@@ -235,16 +235,12 @@ impl<S: Stored> Cache<S> for QuantisedCache<S> {
         let tier = check_cached(options, &self.rope, self.track.is_on(), tier)?;
         let start = self.rows.align(q.dim().2, options.mask.q_offset); // (B)
         let Sizes { batch, num_kv_heads, value_dim, .. } = self.sizes;
-        let kinds = [self.k.kind::<S::Compute>(), self.v.kind::<S::Compute>()];
-        let as_codes = kinds[0] == kinds[1];
         let each = (0..batch).flat_map(|b| (0..num_kv_heads).map(move |h| (b, h)));
         let heads = each
-            .map(|(b, h)| -> KeysValues<'_, S::Compute> {
-                [self.k.head(b, h, as_codes), self.v.head(b, h, as_codes)]
-            })
+            .map(|(b, h)| -> KeysValues<'_, S::Compute> { [self.k.head(b, h), self.v.head(b, h)] })
             .collect();
-        let kind = if as_codes { kinds[0] } else { Kind::Computed };
-        let (rows, rope) = (&self.rows, &self.rope);
+        // Keys and values are quantised in the same way.
+        let (kind, rows, rope) = (self.k.kind::<S::Compute>(), &self.rows, &self.rope);
         let cached = Cached { kind, heads, value_dim, rows, rope, window: None };
         Ok(cached.attend(q, &start, options, tier))
     }

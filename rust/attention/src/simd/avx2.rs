@@ -5,6 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::exp;
+use super::instructions::{instructions, multiply_by_powers, power_of_two};
 use super::lanes::{Lanes, Work};
 
 /// 8 floats.
@@ -23,59 +24,20 @@ macro_rules! avx2 {
         $blend:ident, $mask:ident, $as_integer:ident, $as_float:ident, $shift_left:ident
     ) => {
         impl Lanes for $name {
-            type Scalar = $scalar;
-            const COUNT: usize = $count;
+            instructions!(
+                $scalar,
+                $count,
+                "avx2,fma,f16c",
+                $set1,
+                $load,
+                $store,
+                $add,
+                $sub,
+                $mul,
+                $div
+            );
+
             const BLOCK: usize = 2;
-            const FUSED: bool = true;
-
-            #[inline(never)]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn apart<W: Work>(work: W) -> W::Output {
-                // SAFETY: the caller's; this function has the instruction set.
-                unsafe { work.run() }
-            }
-
-            #[inline(always)]
-            unsafe fn splat(x: $scalar) -> Self {
-                // SAFETY: the caller vouches for AVX2.
-                Self(unsafe { $set1(x) })
-            }
-
-            #[inline(always)]
-            unsafe fn load(from: *const $scalar) -> Self {
-                // SAFETY: the caller vouches for AVX2 and for COUNT floats; unaligned is fine.
-                Self(unsafe { $load(from) })
-            }
-
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $scalar) {
-                // SAFETY: the caller vouches for COUNT floats; `self` vouches for AVX2.
-                unsafe { $store(to, self.0) }
-            }
-
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe { $add(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn sub(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe { $sub(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn mul(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe { $mul(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn div(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe { $div(self.0, other.0) })
-            }
 
             #[inline(always)]
             fn mul_add(self, factor: Self, term: Self) -> Self {
@@ -116,57 +78,11 @@ macro_rules! avx2 {
                 Self(unsafe { $blend(otherwise.0, then.0, self.0) })
             }
 
-            /// In two factors, since 2^n itself may be below the smallest normal number.
-            #[inline(always)]
-            fn mul_power_of_two(self, n: Self) -> Self {
-                // SAFETY: `self` vouches for AVX2.
-                let (round, half) = unsafe { (Self::splat($round), Self::splat(0.5)) };
-                let half = n.mul_add(half, round).sub(round);
-                let (first, second) = (half.power_of_two(), n.sub(half).power_of_two());
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe { $mul($mul(self.0, first.0), second.0) })
-            }
-
-            #[inline(always)]
-            fn mul_normal_power_of_two(self, n: Self) -> Self {
-                self.mul(n.power_of_two())
-            }
-
-            #[inline(always)]
-            unsafe fn transpose(
-                from: *const $scalar,
-                stride: usize,
-                to: *mut $scalar,
-                to_stride: usize,
-            ) {
-                // SAFETY: the caller vouches for AVX2, the rows and the columns.
-                unsafe {
-                    // In plain loops: a closure is compiled without the instruction set, and called.
-                    let mut rows = [$load(from); $count];
-                    for row in 1..$count {
-                        rows[row] = $load(from.add(row * stride));
-                    }
-                    let columns = $name::columns(rows);
-                    for column in 0..$count {
-                        $store(to.add(column * to_stride), columns[column]);
-                    }
-                }
-            }
+            multiply_by_powers!($round);
         }
 
         impl $name {
-            /// 2^self where that is a normal number: `$round + self + bias` has self + bias in its
-            /// lowest bits, and the shift makes them the exponent.
-            #[inline(always)]
-            fn power_of_two(self) -> Self {
-                const BIAS: $scalar = (<$scalar>::MAX_EXP - 1) as $scalar;
-                const FRACTION: i32 = <$scalar>::MANTISSA_DIGITS as i32 - 1;
-                // SAFETY: `self` vouches for AVX2.
-                Self(unsafe {
-                    let n = $add(self.0, $set1($round + BIAS));
-                    $as_float($shift_left::<FRACTION>($as_integer(n)))
-                })
-            }
+            power_of_two!($scalar, $round, $set1, $add, $as_integer, $as_float, $shift_left);
         }
     };
 }

@@ -4,6 +4,7 @@
 
 use std::arch::x86_64::*;
 
+use super::instructions::instructions;
 use super::lanes::{Lanes, Work};
 
 /// 16 floats.
@@ -22,59 +23,9 @@ macro_rules! avx512 {
         $as_integer:ident, $cmplt_integer:ident, $scalef:ident
     ) => {
         impl Lanes for $name {
-            type Scalar = $scalar;
-            const COUNT: usize = $count;
+            instructions!($scalar, $count, "avx512f", $set1, $load, $store, $add, $sub, $mul, $div);
+
             const BLOCK: usize = 4;
-            const FUSED: bool = true;
-
-            #[inline(never)]
-            #[target_feature(enable = "avx512f")]
-            unsafe fn apart<W: Work>(work: W) -> W::Output {
-                // SAFETY: the caller's; this function has the instruction set.
-                unsafe { work.run() }
-            }
-
-            #[inline(always)]
-            unsafe fn splat(x: $scalar) -> Self {
-                // SAFETY: the caller vouches for AVX-512F.
-                Self(unsafe { $set1(x) })
-            }
-
-            #[inline(always)]
-            unsafe fn load(from: *const $scalar) -> Self {
-                // SAFETY: the caller vouches for AVX-512F and for COUNT floats; unaligned is fine.
-                Self(unsafe { $load(from) })
-            }
-
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $scalar) {
-                // SAFETY: the caller vouches for COUNT floats; `self` vouches for AVX-512F.
-                unsafe { $store(to, self.0) }
-            }
-
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX-512F.
-                Self(unsafe { $add(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn sub(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX-512F.
-                Self(unsafe { $sub(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn mul(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX-512F.
-                Self(unsafe { $mul(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn div(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for AVX-512F.
-                Self(unsafe { $div(self.0, other.0) })
-            }
 
             #[inline(always)]
             fn mul_add(self, factor: Self, term: Self) -> Self {
@@ -131,27 +82,6 @@ macro_rules! avx512 {
             #[inline(always)]
             fn mul_normal_power_of_two(self, n: Self) -> Self {
                 self.mul_power_of_two(n)
-            }
-
-            #[inline(always)]
-            unsafe fn transpose(
-                from: *const $scalar,
-                stride: usize,
-                to: *mut $scalar,
-                to_stride: usize,
-            ) {
-                // SAFETY: the caller vouches for AVX-512F, the rows and the columns.
-                unsafe {
-                    // In plain loops: a closure is compiled without the instruction set, and called.
-                    let mut rows = [$load(from); $count];
-                    for row in 1..$count {
-                        rows[row] = $load(from.add(row * stride));
-                    }
-                    let columns = $name::columns(rows);
-                    for column in 0..$count {
-                        $store(to.add(column * to_stride), columns[column]);
-                    }
-                }
             }
         }
     };

@@ -42,6 +42,8 @@ mod cached;
 mod decode;
 mod exp;
 mod few;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod instructions;
 mod kernel;
 mod lanes;
 #[cfg(target_arch = "aarch64")]

@@ -8,6 +8,7 @@ use std::convert::identity; // the lanes of f32 are as wide as the halves of tho
 
 use super::across::{Across, line};
 use super::exp;
+use super::instructions::{instructions, multiply_by_powers, power_of_two};
 use super::lanes::{Lanes, Work};
 
 /// 4 floats.
@@ -26,59 +27,9 @@ macro_rules! neon {
         $blend:ident, $as_halves:ident, $as_integer:ident, $as_float:ident, $negative:ident, $shift_left:ident
     ) => {
         impl Lanes for $name {
-            type Scalar = $scalar;
-            const COUNT: usize = $count;
+            instructions!($scalar, $count, "neon", $set1, $load, $store, $add, $sub, $mul, $div);
+
             const BLOCK: usize = 4;
-            const FUSED: bool = true;
-
-            #[inline(never)]
-            #[target_feature(enable = "neon")]
-            unsafe fn apart<W: Work>(work: W) -> W::Output {
-                // SAFETY: the caller's; this function has the instruction set.
-                unsafe { work.run() }
-            }
-
-            #[inline(always)]
-            unsafe fn splat(x: $scalar) -> Self {
-                // SAFETY: the caller vouches for NEON.
-                Self(unsafe { $set1(x) })
-            }
-
-            #[inline(always)]
-            unsafe fn load(from: *const $scalar) -> Self {
-                // SAFETY: the caller vouches for NEON and for COUNT floats; unaligned is fine.
-                Self(unsafe { $load(from) })
-            }
-
-            #[inline(always)]
-            unsafe fn store(self, to: *mut $scalar) {
-                // SAFETY: the caller vouches for COUNT floats; `self` vouches for NEON.
-                unsafe { $store(to, self.0) }
-            }
-
-            #[inline(always)]
-            fn add(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for NEON.
-                Self(unsafe { $add(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn sub(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for NEON.
-                Self(unsafe { $sub(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn mul(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for NEON.
-                Self(unsafe { $mul(self.0, other.0) })
-            }
-
-            #[inline(always)]
-            fn div(self, other: Self) -> Self {
-                // SAFETY: `self` vouches for NEON.
-                Self(unsafe { $div(self.0, other.0) })
-            }
 
             /// The instruction takes the term first.
             #[inline(always)]
@@ -121,54 +72,11 @@ macro_rules! neon {
                 Self(unsafe { $blend($negative($as_integer(self.0)), then.0, otherwise.0) })
             }
 
-            /// In two factors, since 2^n itself may be below the smallest normal number.
-            #[inline(always)]
-            fn mul_power_of_two(self, n: Self) -> Self {
-                // SAFETY: `self` vouches for NEON.
-                let (round, half) = unsafe { (Self::splat($round), Self::splat(0.5)) };
-                let half = n.mul_add(half, round).sub(round);
-                self.mul(half.power_of_two()).mul(n.sub(half).power_of_two())
-            }
-
-            #[inline(always)]
-            fn mul_normal_power_of_two(self, n: Self) -> Self {
-                self.mul(n.power_of_two())
-            }
-
-            #[inline(always)]
-            unsafe fn transpose(
-                from: *const $scalar,
-                stride: usize,
-                to: *mut $scalar,
-                to_stride: usize,
-            ) {
-                // SAFETY: the caller vouches for NEON, the rows and the columns.
-                unsafe {
-                    let mut rows = [$load(from); $count];
-                    for row in 1..$count {
-                        rows[row] = $load(from.add(row * stride));
-                    }
-                    let columns = $name::columns(rows);
-                    for column in 0..$count {
-                        $store(to.add(column * to_stride), columns[column]);
-                    }
-                }
-            }
+            multiply_by_powers!($round);
         }
 
         impl $name {
-            /// 2^self where that is a normal number: `$round + self + bias` has self + bias in its
-            /// lowest bits, and the shift makes them the exponent.
-            #[inline(always)]
-            fn power_of_two(self) -> Self {
-                const BIAS: $scalar = (<$scalar>::MAX_EXP - 1) as $scalar;
-                const FRACTION: i32 = <$scalar>::MANTISSA_DIGITS as i32 - 1;
-                // SAFETY: `self` vouches for NEON.
-                Self(unsafe {
-                    let n = $add(self.0, $set1($round + BIAS));
-                    $as_float($shift_left::<FRACTION>($as_integer(n)))
-                })
-            }
+            power_of_two!($scalar, $round, $set1, $add, $as_integer, $as_float, $shift_left);
         }
     };
 }

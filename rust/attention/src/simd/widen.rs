@@ -9,7 +9,7 @@ use super::across::{Across, LONGEST};
 use super::few::{AHEAD, ask};
 use super::kernel::num;
 use super::source::{Bf16, F16, Int4, Int8, Kind, Source};
-use crate::fp8::e4m3_value;
+use crate::fp8::E4M3;
 
 /// What the codes of each row are multiplied by, and what is then added.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl<V: Across> Source<V> for Fp8 {
                 return x.select_equal(V::splat(num(-480.0)), nan, x);
             }
             for (lane, to) in wide.iter_mut().enumerate().take(V::COUNT) {
-                *to = num(f64::from(e4m3_value(*from.add(lane))));
+                *to = num(f64::from(E4M3[usize::from(*from.add(lane))]));
             }
             V::load(wide.as_ptr())
         }
@@ -172,6 +172,7 @@ mod tests {
     use super::super::tier::Tier;
     use super::super::vectors::Vectors;
     use super::*;
+    use crate::fp8::e4m3_value;
     use crate::quantise::{Codes, Format, Quantisation, quantise, restored};
 
     const SLOTS: usize = 5;
